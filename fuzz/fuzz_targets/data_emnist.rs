@@ -1,4 +1,4 @@
-//! NIST's archives: the same bytes as both.
+//! Imports NIST's archives. Both archives have the same bytes.
 #![no_main]
 
 use deltafl_data::import::emnist;

@@ -1,4 +1,4 @@
-//! A federation folder whose examples and device table are the fuzzer's.
+//! Opens a federation folder with arbitrary bytes as its examples or its device table.
 #![no_main]
 
 use deltafl::data::{BatchBuffer, DeviceExamples, FederationBuilder, FederationIndex, InputKind, Split};

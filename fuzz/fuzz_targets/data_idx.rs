@@ -1,4 +1,4 @@
-//! IDX files: the same bytes as images and as labels, and as the table of devices.
+//! Imports IDX files. The images, the labels and the table of devices have the same bytes.
 #![no_main]
 
 use deltafl_data::import::idx;

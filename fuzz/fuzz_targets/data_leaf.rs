@@ -1,4 +1,4 @@
-//! LEAF's JSON.
+//! Imports JSON files of LEAF.
 #![no_main]
 
 use deltafl_data::import::{Features, leaf};

@@ -1,4 +1,4 @@
-//! NumPy's archives.
+//! Imports archives of NumPy.
 #![no_main]
 
 use deltafl_data::import::{Features, npz};

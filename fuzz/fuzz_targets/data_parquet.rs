@@ -1,4 +1,4 @@
-//! Parquet files.
+//! Imports Parquet files.
 #![no_main]
 
 use deltafl_data::import::{Features, parquet, table};

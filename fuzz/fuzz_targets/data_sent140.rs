@@ -1,4 +1,4 @@
-//! Tweets and word vectors: the bytes up to the first NUL are tweets, the others vectors.
+//! Imports tweets and word vectors. The bytes before the first NUL are the tweets, the rest the vectors.
 #![no_main]
 
 use deltafl_data::import::sent140;

@@ -1,4 +1,4 @@
-//! The complete works, in any state.
+//! Imports the complete works of Shakespeare.
 #![no_main]
 
 use deltafl_data::import::shakespeare;

@@ -1,4 +1,4 @@
-//! CSV with a header.
+//! Imports CSV files with a header.
 #![no_main]
 
 use deltafl_data::import::{Features, table};

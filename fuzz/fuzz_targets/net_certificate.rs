@@ -1,4 +1,4 @@
-//! Any bytes as the certificate that somebody shows.
+//! Decodes arbitrary bytes as the certificate of a peer.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::certificate(data));

@@ -1,4 +1,4 @@
-//! Any bytes as what a new device posts, and as what it is answered.
+//! Decodes arbitrary bytes as an enrolment request and as its response.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::enrolment(data));

@@ -1,4 +1,4 @@
-//! Any bytes as what a device says.
+//! Decodes arbitrary bytes as a message from a device.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::from_device(data));

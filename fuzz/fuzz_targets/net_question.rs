@@ -1,4 +1,4 @@
-//! Any bytes as a question.
+//! Decodes arbitrary bytes as a question.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::question(data));

@@ -1,10 +1,10 @@
-//! A file of the fuzzer's bytes, and a place for what an importer makes of it.
+//! A temporary file with arbitrary bytes, and a folder for the output of an importer.
 
 use std::path::{Path, PathBuf};
 
 use deltafl_data::import::Target;
 
-/// Calls `import` with a file that holds these bytes; what it makes must open and verify.
+/// Calls `import` with a file that contains these bytes. The imported federation must open and verify.
 pub fn import<E>(
     bytes: &[u8],
     import: impl FnOnce(&Path, &Target) -> Result<deltafl_data::import::Imported, E>,
@@ -13,7 +13,7 @@ pub fn import<E>(
     let path: PathBuf = dir.path().join("input");
     std::fs::write(&path, bytes).expect("a temporary file");
     if let Ok(imported) = import(&path, &Target::new(dir.path().join("out"))) {
-        let federation = imported.open().expect("what was imported opens");
-        federation.verify().expect("what was imported is what its hash says");
+        let federation = imported.open().expect("an imported federation opens");
+        federation.verify().expect("an imported federation matches its hash");
     }
 }

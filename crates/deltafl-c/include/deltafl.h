@@ -6,6 +6,7 @@
 #ifndef DELTAFL_H
 #define DELTAFL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ::deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Server, Trust};
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Work, Worker};
@@ -340,7 +340,7 @@ impl Worker for CWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let plan = task.plan;

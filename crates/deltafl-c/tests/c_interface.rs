@@ -14,14 +14,17 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
+use std::sync::{Arc, Mutex};
 
-use deltafl::training::State;
+use deltafl::training::{Outcome, State};
 use deltafl_c::{
     deltafl_join, deltafl_options, deltafl_plan, deltafl_random, deltafl_stop, deltafl_trainer, deltafl_wait,
 };
+use deltafl_data::run_folder;
+use deltafl_server::ServerEvent;
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 
 const NAMES: [&str; 4] = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
 
@@ -86,30 +89,36 @@ fn ended(mut child: Child) -> String {
 /// Trains with four devices. The last one is the program, if given.
 fn trained(program: Option<&Path>) -> State {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut child = None;
-    let state = embedded::serve("127.0.0.1:0", &NAMES, |host| {
-        let address = host.address().to_string();
-        let monitor = host.session_monitor();
-        watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
+    let child = Arc::new(Mutex::new(None));
+    let (devices, started, program) =
+        (runtime.handle().clone(), Arc::clone(&child), program.map(Path::to_owned));
+    let listener = move |event: &ServerEvent<'_>| {
+        let ServerEvent::Listening { address, .. } = event else { return };
+        let address = address.to_string();
         for (k, name) in NAMES.into_iter().enumerate() {
             // Exact in binary, so that both languages parse the same number.
             let shift = 0.25 * k as f32;
-            match program.filter(|_| k == 3) {
+            match program.as_ref().filter(|_| k == 3) {
                 Some(program) => {
                     let mut command = Command::new(program);
                     command.args([&address, name, &shift.to_string()]);
                     // Cargo sets its folders in this variable, and one may contain an old library.
                     command.env("LD_LIBRARY_PATH", library());
-                    child = Some(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+                    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                    *started.lock().unwrap() = Some(child);
                 }
-                None => drop(runtime.spawn(own_trainer::take_part(address.clone(), name, shift))),
+                None => drop(devices.spawn(own_trainer::take_part(address.clone(), name, shift))),
             }
         }
-    });
-    if let Some(child) = child {
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let outcome = embedded::serve("127.0.0.1:0", &NAMES, &run, Arc::new(listener));
+    if let Some(child) = child.lock().unwrap().take() {
         assert_eq!(ended(child), "joined\nstopped\n");
     }
-    state.unwrap()
+    assert_eq!(outcome.unwrap(), Outcome::Finished);
+    run_folder::read_checkpoint(&run, 1).unwrap().expect("a finished run has a checkpoint")
 }
 
 #[test]
@@ -165,7 +174,7 @@ fn failures_report_a_reason_truncated_to_fit() {
     let _limit = watchdog::start();
     assert_eq!(refusal(None, 2), "options.server is NULL");
     let names = NAMES.into_iter();
-    let roster = loopback::roster(Edition { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
+    let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);

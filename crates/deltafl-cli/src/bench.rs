@@ -1,8 +1,9 @@
 //! `deltafl bench`: examples per second of each model on this machine.
 //!
-//! A repeat trains a cohort of devices, each for one epoch from the same parameters, as a round does: load,
-//! shuffle, gather, step, store. Evaluation is one forward pass over the same examples. Both are given beside the
-//! rate of a large matrix product, the practical peak of the machine. `--rounds` measures whole rounds instead.
+//! A repeat trains a cohort of devices for one epoch each from the same parameters, with the steps
+//! of a round: load, shuffle, gather, step, store. Evaluation is one forward pass over the same
+//! examples. Both are compared with the rate of a large matrix product, the practical peak of the
+//! machine. `--rounds` measures whole rounds instead.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -28,40 +29,43 @@ use clock::Clock;
 /// Measure training and evaluation of each model on this machine.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// Only this model: emnist-linear, emnist-convnet, sent140-linear, sent140-lstm or shakespeare-gru.
+    /// Measure only this model: emnist-linear, emnist-convnet, sent140-linear, sent140-lstm or
+    /// shakespeare-gru.
     #[arg(long)]
     model: Option<String>,
-    /// Threads that train side by side.
+    /// Number of threads that train in parallel.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Kernels to use: reference, portable, avx2 or avx512 (default: the best of this CPU).
     #[arg(long)]
     kernel: Option<Isa>,
-    /// Seconds to measure training and evaluation for, each, per model.
+    /// Seconds to measure training and evaluation, each, per model.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Divide by the CPU time of the threads in place of the time on the wall: for a machine that is
-    /// shared (Linux only).
+    /// Divide by the CPU time of the threads instead of the wall-clock time, for a shared machine
+    /// (Linux only).
     #[arg(long)]
     cpu_time: bool,
-    /// Measure nothing, take this many training steps of each model: for a counter of instructions.
+    /// Run this many training steps of each model without measuring, for an instruction counter.
     #[arg(long, conflicts_with = "json")]
     steps: Option<u32>,
-    /// Measure whole rounds of Δ-FL, this many of each model, with one thread and with --threads in turn.
+    /// Measure this many whole rounds of Δ-FL for each model, alternating between one thread and
+    /// --threads.
     #[arg(long, conflicts_with_all = ["steps", "cpu_time", "seconds"], value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Measure rounds on a GPU: cuda or cuda:N.
     #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu, conflicts_with_all = ["steps", "cpu_time", "seconds", "rounds"])]
     compute: Place,
-    /// Devices of a whole round or of a round on a GPU, each as large as the median device of the paper.
+    /// Number of devices in a whole round or a GPU round, each of the size of the paper's median
+    /// device.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     cohort: u16,
-    /// Print the figures as JSON.
+    /// Print the results as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// The figures of a machine.
+/// The results of a machine.
 #[derive(Debug, Serialize)]
 struct Figures {
     peak_gflops: f64,
@@ -70,7 +74,7 @@ struct Figures {
     models: Vec<ModelFigures>,
 }
 
-/// The figures of a model: medians over the repeats.
+/// The results of a model: medians over the repeats.
 #[derive(Debug, Serialize)]
 struct ModelFigures {
     model: &'static str,
@@ -166,7 +170,7 @@ fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
         let names: Vec<_> = cases.iter().map(|case| case.name).collect();
         cases.retain(|case| case.name == name);
         if cases.is_empty() {
-            let message = format!("no model is called {name:?}");
+            let message = format!("there is no model {name:?}");
             return Err(bad_input(message).help(format!("choose one of {}", names.join(", "))).into());
         }
     }
@@ -194,11 +198,11 @@ fn print_line(figures: &ModelFigures, peak: f64) {
     );
 }
 
-/// Examples of a block of evaluation, as in the engine.
+/// Examples in a block of evaluation, as in the engine.
 const EVALUATION_BLOCK: usize = 256;
-/// Devices whose examples are passed over and over.
+/// Number of devices whose examples are used repeatedly.
 const DEVICES: usize = 20;
-/// Repeats whose median is reported.
+/// Number of repeats whose median is reported.
 const REPEATS: u32 = 5;
 
 fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
@@ -224,7 +228,7 @@ fn initial(model: &dyn Model) -> Vec<f32> {
     params
 }
 
-/// Takes some steps on the first batch of the first device.
+/// Performs some steps on the first batch of the first device.
 fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let federation = case.federation(DEVICES);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
@@ -241,7 +245,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     Ok(())
 }
 
-/// What is measured.
+/// The benchmark of one model.
 #[derive(Clone, Copy)]
 struct Race<'a> {
     case: &'a Case,
@@ -253,7 +257,7 @@ struct Race<'a> {
 }
 
 impl Race<'_> {
-    /// The median over the repeats of the examples that all threads pass in a second.
+    /// Returns the examples per second of all threads together, median over the repeats.
     fn examples_per_s(&self, pass: Pass) -> f64 {
         let rates: Vec<Vec<f64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
@@ -266,14 +270,14 @@ impl Race<'_> {
     }
 }
 
-/// What is done with a device.
+/// The operation on a device.
 #[derive(Clone, Copy)]
 enum Pass {
     Train,
     Evaluate,
 }
 
-/// The memory of one thread.
+/// The buffers of one thread.
 struct Worker<'a> {
     race: &'a Race<'a>,
     batch: BatchBuffer,
@@ -299,7 +303,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Examples per second of each repeat.
+    /// Returns the examples per second of each repeat.
     fn rates(&mut self, measure: Measure, pass: Pass) -> Vec<f64> {
         let _flush = kernel::flush_denormals();
         self.pass(pass, FederationIndex(0));
@@ -319,7 +323,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// One epoch of a device from the common parameters.
+    /// Trains one epoch of a device from the common parameters.
     fn train(&mut self, device: FederationIndex) {
         let Race { case, federation, model, params, .. } = *self.race;
         let examples = federation.examples(device);
@@ -336,7 +340,7 @@ impl<'a> Worker<'a> {
         black_box(&self.trained);
     }
 
-    /// Loss and errors of a device.
+    /// Computes loss and errors of a device.
     fn evaluate(&mut self, device: FederationIndex) {
         let examples = self.race.federation.examples(device);
         for start in (0..examples.len()).step_by(EVALUATION_BLOCK) {
@@ -347,16 +351,17 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// How rates are measured.
+/// The method of measuring rates.
 #[derive(Clone, Copy)]
 struct Measure {
     clock: Clock,
-    /// How long a repeat lasts.
+    /// The duration of a repeat.
     repeat: Duration,
 }
 
 impl Measure {
-    /// What `work` adds up to in a second. Reading the clock takes time too: the more so, the rarer.
+    /// Returns the sum of the results of `work` per second. Reading the clock takes time as well,
+    /// so it is read rarely.
     fn rate(self, mut work: impl FnMut() -> u64) -> f64 {
         let (start, mut total, mut calls) = (self.clock.now(), 0, 1);
         loop {
@@ -372,7 +377,7 @@ impl Measure {
     }
 }
 
-/// GFLOP/s of a 512 × 512 × 512 product, all threads together: the best of the repeats.
+/// Returns the GFLOP/s of a 512 × 512 × 512 product, all threads together: the best of the repeats.
 fn peak_gflops(isa: Isa, threads: u16, measure: Measure) -> f64 {
     const SIDE: usize = 512;
     let products_per_s = || {

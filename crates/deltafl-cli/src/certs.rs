@@ -172,7 +172,7 @@ fn sign_roster(certs: &Path, days: u32, runs: u64, store: &StoreArgs) -> Result<
         let roster = Roster::decode(roster.bytes).into_diagnostic()?;
         let (edition, runs) = (roster.edition(), roster.runs());
         let devices = store.device_count(federation).await.map_err(store_error)?;
-        let left = edition.left().map_or(0, |left| left.as_secs().div_ceil(86_400));
+        let left = edition.time_left().map_or(0, |left| left.as_secs().div_ceil(86_400));
         println!(
             "Signed: the roster of {federation}, {devices} devices, version {}, for {left} days and {runs} {}",
             edition.version,
@@ -197,8 +197,8 @@ async fn enrol(store: &Store, federation: &FederationName, devices: &[DeviceIden
 fn show(folder: &Path, as_json: bool) -> Result<()> {
     let mut found = Vec::new();
     let mut add = |what: String, certificate| {
-        let validity = Validity::of(certificate).map_err(|e| bad_input(e.to_string()))?;
-        found.push((what, Fingerprint::of(certificate), validity.not_after));
+        let validity = Validity::from_certificate(certificate).map_err(|e| bad_input(e.to_string()))?;
+        found.push((what, Fingerprint::for_certificate(certificate), validity.not_after));
         Ok::<_, Report>(())
     };
     if folder.join("device.json").exists() {

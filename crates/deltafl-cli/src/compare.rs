@@ -1,4 +1,4 @@
-//! `deltafl compare`: who got better and who got worse, device by device.
+//! `deltafl compare`: the devices with better and worse results under another model.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,9 @@ use crate::error::explained;
 
 /// Compare two tracks device by device, with bootstrap intervals
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "A track is fedavg, a level of θ, or the name that a report gives it. Without tracks, those of \
+#[command(after_help = "A track is fedavg, a level of θ, or its name in a report. Without tracks, those of \
 the same name are compared; with one run, its baseline with every other track.\n\nExamples:\n  \
-deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json"
-)]
+deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json")]
 pub(crate) struct Args {
     /// Before: a run folder, or RUN:TRACK
     #[arg(value_name = "RUN[:TRACK]")]
@@ -70,7 +68,7 @@ fn rendered(comparison: &Comparison) -> String {
         );
     }
     if comparison.unpaired > 0 {
-        let _ = writeln!(text, "{} devices are in one of the two only, and left out", comparison.unpaired);
+        let _ = writeln!(text, "{} devices are in only one of the two and omitted", comparison.unpaired);
     }
     let _ = writeln!(text, "  {:<16} {:>9} {:>9} {:>9}   95 % interval", "", "before", "after", "change");
     for (name, difference) in [("mean", mean), ("90th percentile", p90)] {

@@ -1,7 +1,8 @@
 //! `--tui`: a dashboard on the terminal while a run trains.
 //!
-//! A thread of its own paints what training notes down, and listens to the keys: in raw mode Ctrl-C is a key and
-//! no signal. The terminal is given back at the end, on a panic and before the process exits, whichever comes first.
+//! A separate thread draws the notes of the training and reads the keys. In raw mode, Ctrl-C is a
+//! key and not a signal. The terminal is restored at the end, on a panic, or before the process
+//! exits.
 
 use std::io::{self, IsTerminal, Stderr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,20 +27,20 @@ mod view;
 
 use view::View;
 
-/// Time between two paintings.
+/// Time between two redraws.
 const TICK: Duration = Duration::from_millis(150);
 
-/// Whether the terminal is ours.
+/// Whether the dashboard controls the terminal.
 static OPEN: AtomicBool = AtomicBool::new(false);
 
-/// The dashboard; the terminal is given back when it is dropped.
+/// The dashboard. Dropping it restores the terminal.
 pub(crate) struct Dashboard {
     notes: Notes,
     closing: Arc<AtomicBool>,
     painter: Option<JoinHandle<()>>,
 }
 
-/// What training writes down for the painter.
+/// Notes of the training for the drawing thread.
 #[derive(Clone)]
 pub(crate) struct Notes {
     view: Arc<Mutex<View>>,
@@ -47,14 +48,15 @@ pub(crate) struct Notes {
 }
 
 impl Dashboard {
-    /// Takes the terminal; `None`, with a word on why, where there is none. `stop` is raised by the user's wish to stop.
+    /// Opens the dashboard. Returns `None` and prints a message if there is no terminal. `stop` is
+    /// set when the user asks to stop.
     pub(crate) fn open(stop: &'static AtomicBool) -> Result<Option<Self>> {
         if !io::stderr().is_terminal() || !io::stdin().is_terminal() {
             eprintln!("--tui needs a terminal: showing plain progress instead");
             return Ok(None);
         }
         restore_on_panic();
-        let terminal = take_terminal().into_diagnostic().wrap_err("cannot take the terminal for --tui")?;
+        let terminal = take_terminal().into_diagnostic().wrap_err("cannot open the terminal for --tui")?;
         let notes = Notes { view: Arc::default(), start: Instant::now() };
         let closing = Arc::new(AtomicBool::new(false));
         let (view, closed) = (Arc::clone(&notes.view), Arc::clone(&closing));
@@ -62,7 +64,7 @@ impl Dashboard {
         Ok(Some(Self { notes, closing, painter: Some(painter) }))
     }
 
-    /// For training.
+    /// Returns the handle for the training code.
     pub(crate) fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -70,12 +72,13 @@ impl Dashboard {
 
 impl Drop for Dashboard {
     fn drop(&mut self) {
-        // First the painter ends, at its next tick, so that it paints nothing on a terminal that is no longer ours. After
-        // a panic it is not ours already, and the painter may wait for a line that nobody will type: it is left alone.
+        // The drawing thread ends first, at its next tick, so that it does not draw on a restored
+        // terminal. After a panic the terminal is already restored, and the thread may wait for
+        // input. It is then not joined.
         let ours = is_open();
         self.closing.store(true, Ordering::Release);
         if let Some(painter) = self.painter.take().filter(|_| ours) {
-            // A panic in it has been reported by then.
+            // A panic of the thread has already been reported.
             let _ = painter.join();
         }
         restore();
@@ -83,17 +86,17 @@ impl Drop for Dashboard {
 }
 
 impl Notes {
-    /// A seed of an experiment begins, with so many rounds done earlier.
+    /// Notes that a seed of an experiment begins, with `done` rounds trained earlier.
     pub(crate) fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
         self.view().begin(experiment, seed, done, self.start.elapsed());
     }
 
-    /// A round of all tracks is done.
+    /// Notes that a round of all tracks is done.
     pub(crate) fn round(&self, records: &[RoundRecord]) {
         self.view().round(records, self.start.elapsed());
     }
 
-    /// Every device has been evaluated.
+    /// Notes that every device has been evaluated.
     pub(crate) fn evaluation(&self, round: u64, splits: &[SplitEvaluation]) {
         self.view().evaluation(round, splits);
     }
@@ -103,15 +106,15 @@ impl Notes {
     }
 }
 
-/// Whether a dashboard has the terminal: nothing else may print on it.
+/// Returns whether a dashboard controls the terminal. Nothing else may then print to it.
 pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Relaxed)
 }
 
-/// Gives the terminal back, once.
+/// Restores the terminal, once.
 pub(crate) fn restore() {
     if OPEN.swap(false, Ordering::Relaxed) {
-        // There is nobody left to tell when this fails.
+        // A failure cannot be reported any more.
         let _ = disable_raw_mode();
         let _ = execute!(io::stderr(), LeaveAlternateScreen, ratatui::crossterm::cursor::Show);
     }
@@ -128,7 +131,7 @@ fn take_terminal() -> io::Result<Terminal<CrosstermBackend<Stderr>>> {
     taken
 }
 
-/// A panic gives the terminal back before it speaks.
+/// Restores the terminal before a panic message is printed.
 fn restore_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -140,7 +143,7 @@ fn restore_on_panic() {
     });
 }
 
-/// Paints and listens until the dashboard closes or the terminal is given back.
+/// Draws and reads keys until the dashboard closes or the terminal is restored.
 fn paint(
     mut terminal: Terminal<CrosstermBackend<Stderr>>,
     view: &Mutex<View>,
@@ -148,11 +151,13 @@ fn paint(
     closing: &AtomicBool,
 ) {
     while is_open() {
-        // Asked before the view is looked at, so that the last picture is that of the end, however short the run was.
+        // Read before the view, so that the last frame shows the end of the run, even of a very
+        // short one.
         let last = closing.load(Ordering::Acquire);
         let mut now = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         now.stopping = stop.load(Ordering::Relaxed);
-        // The terminal may have gone, with the connection behind it: training goes on without.
+        // The terminal may be gone, for example after a lost connection. Training continues without
+        // it.
         if terminal.draw(|frame| draw::screen(frame, &now)).is_err() {
             return restore();
         }
@@ -186,14 +191,14 @@ mod tests {
     use crate::interrupt::stop_on_interrupt;
 
     #[test]
-    #[ignore = "the next test runs it, on a terminal of its own"]
+    #[ignore = "run by the next test on a separate terminal"]
     fn panics_with_the_terminal_taken() {
         let _dashboard = Dashboard::open(stop_on_interrupt()).unwrap().expect("there is a terminal");
         panic!("on purpose");
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+    fn a_panic_restores_the_terminal_before_its_message() {
         let this = std::env::current_exe().unwrap();
         let name = "dashboard::tests::panics_with_the_terminal_taken";
         let line = format!("'{}' --exact {name} --ignored --nocapture", this.display());

@@ -1,4 +1,4 @@
-//! `deltafl data`: bring data in, look at it, split it.
+//! `deltafl data`: import, display and split data.
 
 use miette::Result;
 

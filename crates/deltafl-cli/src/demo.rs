@@ -1,4 +1,4 @@
-//! `deltafl demo`: the paper in a minute, on a federation that needs no download.
+//! `deltafl demo`: the paper's method in a minute, on a federation that needs no download.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,17 @@ use crate::error::{self, bad_input, explained};
 use crate::progress::Progress;
 use crate::run::{MachineArgs, train};
 
-/// The experiment of the demo, also a file to start from.
+/// The experiment of the demo, which is also a template for new experiments.
 const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");
 
-/// Seeds of the demo.
+/// Number of seeds of the demo.
 const SEEDS: u64 = 3;
 
-/// FedAvg and Δ-FL on an embedded federation of handwriting: a table and a report
+/// Train FedAvg and Δ-FL on an embedded federation of handwriting, and write a table and a report
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  deltafl demo --seed 7")]
 pub(crate) struct Args {
-    /// Draw another federation and other cohorts
+    /// Seed of the federation and the cohorts
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The run folder [default: runs/demo-SEED]
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let progress = Progress::unless(args.quiet || args.json);
     let options = RunOptions {
         out: &out,
-        // A demo that was interrupted continues; one that is done shows its table again.
+        // An interrupted demo continues. A finished one shows its table again.
         start: Start::Any,
         machine: args.machine.machine(),
         listener: &progress,
@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The quickstart over three seeds, on a federation drawn from `seed`.
+/// Returns the quickstart experiment with three seeds, on a federation drawn from `seed`.
 fn experiment(seed: u64) -> Result<Experiment> {
     let path = Path::new("quickstart.toml");
     let mut experiment = experiment_file::parse(

@@ -157,7 +157,9 @@ fn unreadable(what: &str, error: &IdentityError, advice: &str) -> Finding {
 }
 
 fn expiry(what: &str, certificate: &deltafl_wire::identity::CertificateDer<'_>, advice: &str) -> Finding {
-    let Ok(validity) = Validity::of(certificate) else { return bad(what, "not a certificate", advice) };
+    let Ok(validity) = Validity::from_certificate(certificate) else {
+        return bad(what, "not a certificate", advice);
+    };
     let now = OffsetDateTime::now_utc();
     if now < validity.not_before {
         return bad(what, format!("not valid before {}", validity.not_before), "set this machine's clock");

@@ -1,7 +1,7 @@
-//! Errors that a person can act on.
+//! Errors with a message and instructions for the user.
 //!
-//! Exit codes for scripts: 2 for bad input (an argument, an experiment, data), 1 for a failure (a full disk), 130 for a
-//! command that Ctrl-C or a termination stopped before its end.
+//! Exit codes for scripts: 2 for invalid input (an argument, an experiment, data), 1 for a failure
+//! (such as a full disk), and 130 for a command stopped by Ctrl-C or a termination signal.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,7 +12,7 @@ use deltafl_run::error::{ErrorKind, Explain, FolderError, shell_quoted};
 use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
 use serde::Serialize;
 
-/// Something that was given is wrong; the world is not.
+/// An error caused by invalid input, not by the environment.
 #[derive(Debug)]
 pub(crate) struct BadInput {
     message: String,
@@ -21,32 +21,32 @@ pub(crate) struct BadInput {
     place: Option<Box<Place>>,
 }
 
-/// Where in a file.
+/// A location in a file.
 #[derive(Debug)]
 struct Place {
     source: NamedSource<String>,
     label: LabeledSpan,
 }
 
-/// An error of bad input.
+/// Creates an error for invalid input.
 pub(crate) fn bad_input(message: impl Into<String>) -> BadInput {
     BadInput { message: message.into(), help: None, source: None, place: None }
 }
 
 impl BadInput {
-    /// What to do about it.
+    /// Adds instructions to fix the error.
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// What lies below.
+    /// Adds the underlying error.
     pub(crate) fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// The place in a text file.
+    /// Adds the location in a text file.
     pub(crate) fn at(mut self, path: &Path, text: &str, label: LabeledSpan) -> Self {
         let source = NamedSource::new(path.display().to_string(), text.to_owned()).with_language("toml");
         self.place = Some(Box::new(Place { source, label }));
@@ -80,24 +80,37 @@ impl Diagnostic for BadInput {
     }
 }
 
-/// An error of the application, as miette renders it.
+/// An error of the application that miette can render.
 #[derive(Debug)]
 pub(crate) struct Explained {
-    error: Box<dyn Explain>,
+    error: Box<dyn std::error::Error + Send + Sync>,
+    is_invalid_input: bool,
+    help: Option<String>,
     place: Option<Box<Place>>,
 }
 
-/// A report of an error of the application.
+/// Creates a report of an error of the application.
 pub(crate) fn explained(error: impl Explain) -> Report {
     let place = error.excerpt().map(|excerpt| {
         let source = NamedSource::new(excerpt.path.display().to_string(), excerpt.text.to_owned());
         let label = LabeledSpan::new_with_span(Some(excerpt.problem.to_owned()), excerpt.span.clone());
         Box::new(Place { source: source.with_language("toml"), label })
     });
-    Explained { error: Box::new(error), place }.into()
+    let (is_invalid_input, help) = (error.kind() == ErrorKind::InvalidInput, error.help());
+    Explained { error: Box::new(error), is_invalid_input, help, place }.into()
 }
 
-/// A report of an error of a run folder.
+/// A report of an error, with its fix.
+#[cfg(feature = "net")]
+pub(crate) fn reported(
+    error: impl std::error::Error + Send + Sync + 'static,
+    is_invalid_input: bool,
+    help: Option<String>,
+) -> Report {
+    Explained { error: Box::new(error), is_invalid_input, help, place: None }.into()
+}
+
+/// Creates a report of an error of a run folder.
 pub(crate) fn folder_error(error: RunFolderError) -> Report {
     explained(FolderError::from(error))
 }
@@ -116,7 +129,7 @@ impl std::error::Error for Explained {
 
 impl Diagnostic for Explained {
     fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
-        self.error.help().map(|help| Box::new(help) as _)
+        self.help.as_ref().map(|help| Box::new(help) as _)
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
@@ -128,7 +141,7 @@ impl Diagnostic for Explained {
     }
 }
 
-/// The user stopped the command before its end. The command has said what there is to say.
+/// The user stopped the command before its end. The command has already printed its messages.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -142,35 +155,36 @@ impl std::error::Error for Interrupted {}
 
 impl Diagnostic for Interrupted {}
 
-/// Says where a command was stopped: to people on standard error, to programs as an object `{"interrupted": …}` on
-/// standard output.
+/// Reports the point at which a command was stopped. People receive a message on standard error,
+/// programs an object `{"interrupted": …}` on standard output.
 pub(crate) fn interrupted(json: bool, place: &impl Serialize, go_on: &str) -> Report {
     if json {
         let object = serde_json::json!({ "interrupted": place, "resume": go_on });
         println!("{}", serde_json::to_string_pretty(&object).unwrap_or_default());
     } else {
-        eprintln!("stopped; nothing is lost. Go on with\n  {go_on}");
+        eprintln!("stopped; nothing is lost. Continue with\n  {go_on}");
     }
     Interrupted.into()
 }
 
-/// The words of the command, without its name; empty in a program that holds the library alone.
+/// The arguments of the command, without its name. Empty if the library is embedded in another
+/// program.
 static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Keeps the words of the command for [`same_command`].
+/// Stores the arguments of the command for [`same_command`].
 pub(crate) fn note_words(words: &[OsString]) {
     let _ = WORDS.set(words.iter().skip(1).cloned().collect());
 }
 
-/// The command line of this process, to be typed again.
+/// Returns the command line of this process, for the user to run again.
 pub(crate) fn same_command() -> String {
     let words = WORDS.get().into_iter().flatten().map(|word| shell_quoted(&word.to_string_lossy()));
     std::iter::once("deltafl".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The exit code for an error.
+/// Returns the exit code for an error.
 pub(crate) fn exit_code(report: &Report) -> u8 {
-    let invalid = |explained: &Explained| explained.error.kind() == ErrorKind::InvalidInput;
+    let invalid = |explained: &Explained| explained.is_invalid_input;
     if report.downcast_ref::<BadInput>().is_some() || report.downcast_ref().is_some_and(invalid) {
         2
     } else if report.downcast_ref::<Interrupted>().is_some() {

@@ -1,4 +1,4 @@
-//! `deltafl evaluate`: the models of a run on other devices.
+//! `deltafl evaluate`: evaluates the models of a run on other devices.
 
 use std::path::PathBuf;
 
@@ -12,9 +12,8 @@ use crate::run::CpuArgs;
 /// Evaluate the models of a run on the devices of another federation
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Every device of the federation is evaluated, however it is split. Features are normalised by the constants of the \
-devices that the models were trained on, so that the data of the run must be where it was; its words must be those of the \
-federation.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
+    after_help = "Every device of the federation is evaluated, regardless of its split. Features are normalised with the constants of \
+the run's train devices, so the data of the run must still be available. Its words must be those of the federation.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
 deltafl evaluate runs/emnist-linear --data data/other-writers --theta 0.5 --devices devices.csv"
 )]
 pub(crate) struct Args {
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     /// The federation folder
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Only the models of these levels; 1 is FedAvg [default: all]
+    /// Evaluate only the models of these levels; 1 is FedAvg [default: all]
     #[arg(long, value_name = "THETA", value_delimiter = ',')]
     theta: Vec<f64>,
     /// Write loss and error of each device as CSV
@@ -32,7 +31,7 @@ pub(crate) struct Args {
     devices: Option<PathBuf>,
     #[command(flatten)]
     cpu: CpuArgs,
-    /// Print the figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `deltafl export`: a run for other programs.
+//! `deltafl export`: exports a run for other programs.
 
 use std::path::PathBuf;
 
@@ -17,10 +17,10 @@ pub(crate) struct Args {
     /// The run folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// What to write
+    /// The format
     #[arg(long, value_enum)]
     format: Format,
-    /// Where to write [default: RUN/export/FORMAT]
+    /// The target folder [default: RUN/export/FORMAT]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the paths written as JSON
@@ -36,7 +36,7 @@ enum Format {
     Csv,
     /// rounds.parquet, evaluations.parquet and devices.parquet
     Parquet,
-    /// cohorts.csv: who was drawn in every round of a simulation
+    /// cohorts.csv: the devices drawn in every round of a simulation
     Cohorts,
 }
 

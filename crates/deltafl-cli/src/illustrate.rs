@@ -9,14 +9,14 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::error::explained;
 
-/// Draw the paper's illustration: three Gaussian devices, and the models of two conformity levels
+/// Draw the paper's illustration: three Gaussian devices and the models of two conformity levels
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  deltafl illustrate --theta 0.6667 --out figures")]
 pub(crate) struct Args {
     /// The conformity level of the second model [default: 2/3]
     #[arg(long, value_parser = level)]
     theta: Option<Conformity>,
-    /// Draw other mixtures from P_θ
+    /// Seed of the mixtures drawn from P_θ
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The folder for illustration.svg and illustration.png

@@ -1,24 +1,25 @@
-//! Ctrl-C and termination.
+//! Handling of Ctrl-C and termination signals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::dashboard;
 
-/// The flag that Ctrl-C or a termination sets, one for the process. The second signal ends the process at once.
+/// Returns the process-wide flag that Ctrl-C or a termination signal sets. The second signal ends
+/// the process immediately.
 pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
     static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
         let stop = Arc::new(AtomicBool::new(false));
         let raised = Arc::clone(&stop);
-        // Without a handler Ctrl-C ends the process at once, which a run folder survives.
+        // Without a handler, Ctrl-C ends the process immediately. The run folder remains valid.
         let _ = ctrlc::set_handler(move || {
             if raised.swap(true, Ordering::Relaxed) {
                 dashboard::restore();
                 std::process::exit(130);
             }
-            // A dashboard shows it itself.
+            // The dashboard displays this itself.
             if !dashboard::is_open() {
-                eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
+                eprintln!("\nfinishing the round; press Ctrl-C again to quit immediately");
             }
         });
         stop

@@ -1,6 +1,6 @@
-//! The `deltafl` command: federated learning for devices that differ.
+//! The `deltafl` command: federated learning for heterogeneous devices.
 //!
-//! It is a library so that another program can contain it: [`command`] is the whole command.
+//! It is a library, so that other programs can embed it. [`command`] runs the complete command.
 
 use std::ffi::OsString;
 
@@ -17,8 +17,6 @@ mod demo;
 mod device;
 #[cfg(feature = "net")]
 mod doctor;
-#[cfg(feature = "net")]
-pub mod embed;
 #[cfg(feature = "net")]
 mod enrol;
 mod error;
@@ -46,7 +44,7 @@ mod swarm;
 mod sweep;
 mod tune;
 
-/// Federated learning for devices that differ: one model per conformity level
+/// Federated learning for heterogeneous devices: one model per conformity level
 #[derive(Parser, Debug)]
 #[command(name = "deltafl", version, propagate_version = true)]
 #[command(after_help = "Start with:  deltafl demo")]
@@ -70,7 +68,7 @@ enum Command {
     Runs(runs::Args),
     Export(export::Args),
     Experiment(reference::Args),
-    /// Bring data in, look at it, split it
+    /// Import, display and split data
     #[command(subcommand)]
     Data(data::DataCommand),
     Illustrate(illustrate::Args),
@@ -81,15 +79,15 @@ enum Command {
     Device(device::Args),
     #[cfg(feature = "net")]
     Swarm(swarm::Args),
-    /// Make, show and revoke certificates
+    /// Create, show and revoke certificates
     #[cfg(feature = "net")]
     #[command(subcommand)]
     Certs(certs::CertsCommand),
-    /// Let the devices of a fleet in
+    /// Enrol the devices of a fleet
     #[cfg(feature = "net")]
     #[command(subcommand)]
     Enrol(enrol::EnrolCommand),
-    /// Get the model of a level, and see which level serves this device best
+    /// Download the model of a level, and find the best level for this device
     #[cfg(feature = "net")]
     #[command(subcommand)]
     Model(model::ModelCommand),
@@ -105,8 +103,8 @@ enum Command {
 }
 
 impl Command {
-    /// Whether others connect to it or it to others for long. A peer that hangs up is then an error on one connection,
-    /// and not a signal that ends the program.
+    /// Returns whether the command has long-lived network connections. A closed connection is then
+    /// an error of that connection, and not a signal that ends the program.
     fn has_peers(&self) -> bool {
         #[cfg(feature = "net")]
         return matches!(self, Self::Serve(_) | Self::Device(_) | Self::Swarm(_));
@@ -115,7 +113,7 @@ impl Command {
     }
 }
 
-/// Runs the command with these words, the name of the program first, and returns its exit code.
+/// Runs the command with these arguments, the name of the program first. Returns its exit code.
 pub fn command(words: Vec<OsString>) -> u8 {
     error::note_words(&words);
     match parsed(words).and_then(|cli| dispatch(cli.command)) {
@@ -134,12 +132,12 @@ fn parsed(words: Vec<OsString>) -> miette::Result<Cli> {
     Ok(Cli::from_arg_matches(&command_line().get_matches_from(words)).unwrap_or_else(|e| e.exit()))
 }
 
-/// The command line; `deltafl help experiment` shows every key.
+/// Returns the command line. `deltafl help experiment` lists every key.
 fn command_line() -> clap::Command {
     Cli::command().mut_subcommand("experiment", |command| command.after_long_help(reference::plain()))
 }
 
-/// The command line, with what the environment and a settings file add to it.
+/// Returns the command line with additions from the environment and a settings file.
 #[cfg(feature = "net")]
 fn parsed(words: Vec<OsString>) -> miette::Result<Cli> {
     let command = settings::by_environment(command_line());
@@ -149,7 +147,7 @@ fn parsed(words: Vec<OsString>) -> miette::Result<Cli> {
 
 fn dispatch(command: Command) -> miette::Result<()> {
     if !command.has_peers() {
-        // `deltafl … | head` ends quietly, as other commands do, instead of failing to print.
+        // `deltafl … | head` ends silently like other commands, instead of failing to print.
         sigpipe::reset();
     }
     match command {

@@ -1,12 +1,13 @@
-//! Structured logs on standard error: what happened, with fields. Those of a server have no figure and no name of one device.
+//! Structured logs on standard error. Server logs contain no values and no names of single devices.
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// What is logged, and how.
+/// The options of logging.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
-    /// What is logged on standard error: off, error, warn, info or debug, each with those before it
+    /// Log level on standard error: off, error, warn, info or debug; each includes the previous
+    /// ones
     #[arg(long = "log", value_name = "LEVEL", default_value = "warn", env = "DELTAFL_LOG")]
     level: LevelFilter,
     /// Log a JSON object per line, for programs
@@ -15,10 +16,10 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Logs from now on.
+    /// Starts logging.
     pub(crate) fn start(&self) {
         let logs = tracing_subscriber::fmt().with_max_level(self.level).with_writer(std::io::stderr);
-        // Another one may stand already when several runs share a process; it stays in charge.
+        // If several runs share a process, the logger of the first remains active.
         let _ = if self.log_json { logs.json().try_init() } else { logs.try_init() };
     }
 }

@@ -1,4 +1,4 @@
-//! `deltafl man`: the manual pages, for packages.
+//! `deltafl man`: writes the manual pages, for packages.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,9 @@
 //! `deltafl model`: the conformity knob, from a device's side.
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange as _};
+use deltafl::exchange::{Exchange as _, Simulation};
 use deltafl::params::Params;
 use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
@@ -253,9 +251,8 @@ fn evaluate(
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, federation, cpu.threads().map_or(0, NonZeroUsize::get))
+    let mut exchange = Simulation::with_threads(&trainer, federation, cpu.threads())
         .map_err(|e| bad_input(refused).because(e))?;
-    let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     let held_out = federation.held_out().iter().any(Option::is_some);
     let splits = [Split::Test, Split::Train, Split::Validation];

@@ -1,4 +1,4 @@
-//! `deltafl paper`: the paper's experiments, by name, from imported data to tables.
+//! `deltafl paper`: runs the paper's experiments by name, from imported data to tables.
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -18,11 +18,12 @@ use crate::interrupt::stop_on_interrupt;
 use crate::progress::{Progress, warn_of_idle_rounds};
 use crate::run::{MachineArgs, refuse_ranks};
 
-/// Run the paper's experiments: from imported data to its tables, beside the paper's own figures
+/// Run the paper's experiments, from imported data to tables with the paper's results for
+/// comparison
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Interrupted or killed, the same command goes on where it was. Where the paper and its released code differ, the \
-experiment says which it takes (--print shows it), and the other is one --set away.
+    after_help = "After an interruption, the same command continues the run. If the paper and its released code differ, the \
+experiment file states which one it follows (see --print); --set selects the other.
 
 Examples:
   deltafl data import shakespeare pg100.txt.gz --out data/shakespeare
@@ -31,10 +32,10 @@ Examples:
   deltafl paper --all"
 )]
 pub(crate) struct Args {
-    /// The data set and the model [default: all whose data is there]
+    /// The data set and the model [default: all whose data is available]
     #[arg(value_parser = pairs())]
     pair: Option<Pair>,
-    /// Every pair: it is an error that the data of one is missing
+    /// Run every pair; missing data is an error
     #[arg(long, conflicts_with = "pair")]
     all: bool,
     /// Seeds 1 to N
@@ -43,7 +44,8 @@ pub(crate) struct Args {
     /// Rounds [default: the paper's]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroU64>,
-    /// Where the federations lie: emnist, sent140-mean, sent140, shakespeare; or the one of PAIR itself
+    /// The folder of the federations emnist, sent140-mean, sent140 and shakespeare, or the
+    /// federation of PAIR itself
     #[arg(long, value_name = "DIR", default_value = "data")]
     data: PathBuf,
     /// The folder for runs and tables
@@ -54,16 +56,16 @@ pub(crate) struct Args {
     overrides: Vec<String>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Print the estimate of time and train nothing
+    /// Print a time estimate and train nothing
     #[arg(long)]
     estimate: bool,
     /// Print the experiment file and train nothing
     #[arg(long)]
     print: bool,
-    /// Print the figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    /// Show a full-screen dashboard: loss curves, tail, η, percentiles, throughput, time left
     #[arg(long)]
     tui: bool,
     /// Show no progress
@@ -71,7 +73,7 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// The pairs by name.
+/// Returns a parser for the names of pairs.
 fn pairs() -> impl TypedValueParser<Value = Pair> {
     let value = |pair: Pair| PossibleValue::new(pair.preset().name).help(pair.preset().about);
     PossibleValuesParser::new(Pair::ALL.map(value)).map(|name| {
@@ -128,7 +130,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The pairs whose data is there.
+/// Returns the pairs whose data is available.
 fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
     let (mut jobs, mut missing) = (Vec::new(), Vec::new());
     for &pair in pairs {
@@ -152,7 +154,7 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
         say(
             args,
             &format!(
-                "{0}: left out, its data is not there; `deltafl paper {0}` says how to get it",
+                "{0}: skipped, its data is missing; `deltafl paper {0}` explains how to get it",
                 preset.name
             ),
         );
@@ -164,7 +166,7 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
 #[derive(serde::Serialize)]
 struct StoppedPaper {
     pair: &'static str,
-    /// Missing where its time was being estimated.
+    /// `None` if the command was stopped during the time estimate.
     #[serde(flatten)]
     run: Option<Stopped>,
 }
@@ -174,7 +176,7 @@ fn interrupted(args: &Args, job: &Job, run: Option<Stopped>) -> Report {
     error::interrupted(args.json, &place, &error::same_command())
 }
 
-/// Says how long it will take, from a few rounds of each pair.
+/// Prints the estimated duration, measured with a few rounds of each pair.
 fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
@@ -185,7 +187,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
             continue;
         }
         if !args.quiet && !args.json {
-            eprintln!("timing a few rounds of {name} …");
+            eprintln!("measuring a few rounds of {name} …");
         }
         let federation = session::load(experiment).map_err(explained)?;
         let machine = args.machine.machine();
@@ -223,7 +225,8 @@ fn say(args: &Args, line: &str) {
     }
 }
 
-/// Trains a pair and writes its report. Returns the point at which it was stopped, if the user stops it.
+/// Trains a pair and writes its report. Returns the point at which it was stopped, if the user
+/// stops it.
 fn train(args: &Args, job: &Job, progress: &Progress) -> Result<Result<PaperComparison, Stopped>> {
     let options =
         RunOptions { out: &job.out, start: Start::Any, machine: args.machine.machine(), listener: progress };

@@ -1,4 +1,5 @@
-//! Progress of runs on standard error: a bar or a dashboard on a terminal, plain lines elsewhere, nothing when quiet.
+//! Progress of runs on standard error: a bar or a dashboard on a terminal, plain lines elsewhere,
+//! nothing with `--quiet`.
 
 use std::io::IsTerminal;
 use std::sync::atomic::AtomicBool;
@@ -16,10 +17,10 @@ use miette::Result;
 use crate::dashboard::Dashboard;
 use crate::interrupt::stop_on_interrupt;
 
-/// Shows the progress of a run.
+/// Displays the progress of a run.
 pub(crate) struct Progress {
     shown: Shown,
-    /// The bar of the seed in training, or of all seeds.
+    /// The bar of the current seed, or of all seeds.
     bar: Mutex<Option<Bar>>,
 }
 
@@ -46,12 +47,13 @@ impl Bar {
 }
 
 impl Progress {
-    /// Progress, unless it is to be quiet.
+    /// Creates a plain display, or none if `quiet` is set.
     pub(crate) fn unless(quiet: bool) -> Self {
         Self { shown: if quiet { Shown::Quiet } else { Shown::Plain }, bar: Mutex::default() }
     }
 
-    /// A dashboard if it is asked for and there is a terminal; otherwise as [`Self::unless`].
+    /// Opens a dashboard if `tui` is set and there is a terminal. Otherwise, the same as
+    /// [`Self::unless`].
     pub(crate) fn new(tui: bool, quiet: bool) -> Result<Self> {
         let dashboard = if tui && !quiet { Dashboard::open(stop_on_interrupt())? } else { None };
         Ok(match dashboard {
@@ -68,7 +70,7 @@ impl Progress {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows another bar, or none.
+    /// Replaces or removes the bar.
     fn replace_bar(&self, bar: Option<Bar>) {
         if let Some(before) = std::mem::replace(&mut *self.bar(), bar) {
             before.bar().finish_and_clear();
@@ -156,20 +158,20 @@ impl Listener for Progress {
     }
 }
 
-/// Warns of every track of which most rounds changed nothing.
+/// Prints a warning for every track in which most rounds changed nothing.
 pub(crate) fn warn_of_idle_rounds(summary: &Summary, experiment: &Experiment) {
     let warnings = idle_rounds::warnings(summary, experiment);
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// Shows the progress of a sweep.
+/// Displays the progress of a sweep.
 pub(crate) struct SweepProgress {
     quiet: bool,
     bar: Mutex<ProgressBar>,
 }
 
 impl SweepProgress {
-    /// Progress, unless it is to be quiet.
+    /// Creates a display, or none if `quiet` is set.
     pub(crate) fn unless(quiet: bool) -> Self {
         Self { quiet, bar: Mutex::new(ProgressBar::hidden()) }
     }
@@ -208,7 +210,7 @@ impl SweepListener for SweepProgress {
     }
 
     fn busy(&self, name: &str) {
-        self.print(&format!("another process trains {name}"));
+        self.print(&format!("{name} is being trained by another process"));
     }
 
     fn end(&self) {
@@ -216,7 +218,7 @@ impl SweepListener for SweepProgress {
     }
 }
 
-/// A bar of the rounds of several runs, `done` of them earlier.
+/// Creates a bar for the rounds of several runs, of which `done` were trained earlier.
 fn shared_bar(of: &str, rounds: u64, done: u64) -> ProgressBar {
     let style = format!("{{bar:30}} round {{pos}}/{{len}} of all {of} · {{per_sec}} · {{eta}} left");
     let style = ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -1,4 +1,4 @@
-//! `deltafl report`: tables, figures and one self-contained page.
+//! `deltafl report`: writes tables, figures and one self-contained page.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,19 @@ use miette::IntoDiagnostic;
 
 use crate::error::{bad_input, explained};
 
-/// Write tables, figures and one interactive page of runs
+/// Write tables, figures and one interactive page for runs
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl report runs/emnist-linear && open runs/emnist-linear/report.html\n  deltafl report sweeps/quickstart"
 )]
 pub(crate) struct Args {
-    /// Run folders, or the folder of a sweep; several runs are set side by side
+    /// Run folders, or the folder of a sweep; several runs are compared
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Where to write [default: the folder of the run or of the sweep]
+    /// The target folder [default: the folder of the run or of the sweep]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Draw no figures: tables and page alone, which is quicker
+    /// Draw no figures, only tables and page, which is faster
     #[arg(long)]
     no_figures: bool,
     /// Print the paths written as JSON
@@ -31,15 +31,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let RunList { runs, sweep, left_out } = RunList::find(&args.runs).map_err(explained)?;
     if left_out > 0 {
-        eprintln!("{left_out} points are not evaluated yet, and left out");
+        eprintln!("{left_out} points are omitted: they are not evaluated yet");
     }
     let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
     let out = match (&args.out, &sweep, runs.as_slice()) {
-        (_, _, []) => return Err(bad_input("there is no run to show yet").into()),
+        (_, _, []) => return Err(bad_input("there is no evaluated run yet").into()),
         (Some(out), ..) | (None, Some(out), _) => out.as_path(),
         (None, None, [run]) => run,
         (None, None, _) => {
-            let message = format!("a report of {} runs needs a folder of its own", runs.len());
+            let message = format!("a report of {} runs needs a separate folder", runs.len());
             return Err(bad_input(message).help("add --out DIR").into());
         }
     };

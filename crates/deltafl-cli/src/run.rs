@@ -1,4 +1,4 @@
-//! `deltafl run`: train an experiment.
+//! `deltafl run`: trains an experiment.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// The run folder [default: runs/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in the folder; a finished one grows when the experiment asks for more rounds
+    /// Continue the run in the folder; a finished run can be extended with more rounds
     #[arg(long)]
     resume: bool,
     /// Override a key of the experiment; may be repeated
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    /// Show a full-screen dashboard: loss curves, tail, η, percentiles, throughput, time left
     #[arg(long)]
     tui: bool,
     /// Show no progress
@@ -51,22 +51,23 @@ pub(crate) struct Args {
 pub(crate) struct MachineArgs {
     #[command(flatten)]
     pub(crate) cpu: CpuArgs,
-    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one and it has kernels for the model
+    /// Compute backend: cpu, cuda, cuda:N, or auto for a GPU if there is one with kernels for the
+    /// model
     #[arg(long, value_name = "PLACE", default_value_t = Place::Auto)]
     compute: Place,
 }
 
 impl MachineArgs {
-    /// The parts of the machine.
+    /// Returns the parts of the machine.
     pub(crate) fn machine(&self) -> Machine {
         Machine { threads: self.cpu.threads(), kernel: self.cpu.kernel.isa(), compute: self.compute }
     }
 }
 
-/// What of the CPU to use, for commands that compute nowhere else.
+/// The CPU options, for commands that compute only on the CPU.
 #[derive(clap::Args, Debug)]
 pub(crate) struct CpuArgs {
-    /// Number of threads; the result has the same bits for any [default: one per core]
+    /// Number of threads; the result is the same to the bit for any number [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
     #[command(flatten)]
@@ -74,22 +75,23 @@ pub(crate) struct CpuArgs {
 }
 
 impl CpuArgs {
-    /// Number of threads; one per core if `None`.
+    /// Returns the number of threads; one per core if `None`.
     pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
         NonZeroUsize::new(self.threads)
     }
 }
 
-/// Which kernels to use: the part of the machine that a single device and a server choose.
+/// The kernel options, for single devices and servers.
 #[derive(clap::Args, Debug)]
 pub(crate) struct KernelArgs {
-    /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
+    /// Use the kernels of an instruction set: reference, avx2, avx512 [default: the best of this
+    /// CPU]
     #[arg(long, value_name = "SET")]
     kernel: Option<Isa>,
 }
 
 impl KernelArgs {
-    /// The instruction set of the kernels.
+    /// Returns the instruction set of the kernels.
     pub(crate) fn isa(&self) -> Isa {
         self.kernel.unwrap_or_else(Isa::detect)
     }
@@ -154,7 +156,7 @@ pub(crate) fn refuse_ranks(instead: &str) -> Result<()> {
     Ok(())
 }
 
-/// The command that continues a run that was stopped.
+/// Returns the command that continues a stopped run.
 fn resume_command(experiment: &Path, out: &Path, overrides: &[String]) -> String {
     let path = |path: &Path| shell_quoted(&path.display().to_string());
     let set: String =

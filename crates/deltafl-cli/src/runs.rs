@@ -1,4 +1,4 @@
-//! `deltafl runs`: the runs below a folder, a line each.
+//! `deltafl runs`: lists the runs below a folder, one per line.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::error::explained;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Errors are mean / 90th percentile of the test error in %, of the baseline and of the track whose \
-90th percentile is lowest. Idle are rounds that moved nothing, over all tracks and seeds.\n\nExample:\n  deltafl runs experiments/sweep --json"
+90th percentile is lowest. Idle rounds changed no params; they are counted over all tracks and seeds.\n\nExample:\n  deltafl runs experiments/sweep --json"
 )]
 pub(crate) struct Args {
     /// The folder

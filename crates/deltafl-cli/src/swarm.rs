@@ -11,19 +11,18 @@ use deltafl::data::{Federation, Split};
 use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{Day, SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
-use deltafl_run::experiment_file;
+use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, check_address, model_trainer};
+use deltafl_run::{experiment_file, session};
 use deltafl_server::authority::Fleet;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
 
-use crate::device::{GuardArgs, host_and_port};
+use crate::device::GuardArgs;
 use crate::error::{bad_input, explained};
 use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::serve::load;
 
 /// How long a server may take to accept a connection before its absence is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// The address of the server
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700", value_parser = host_and_port)]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700", value_parser = check_address)]
     server: String,
     /// How many devices, the first of the federation [default: all that train]
     #[arg(long, value_name = "N")]
@@ -125,7 +124,8 @@ impl DayArgs {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
-    let (federation, model) = load(&experiment, args.kernel.isa())?;
+    let federation = session::load(&experiment).map_err(explained)?;
+    let model = session::build_model(&experiment, &federation, args.kernel.isa()).map_err(explained)?;
     let federation: Arc<Federation> = Arc::new(federation);
     let trainer: Arc<dyn LocalTrainer> = Arc::new(model_trainer(model.into()));
     let devices = devices(&args, &federation)?;
@@ -200,7 +200,7 @@ fn options(args: &Args) -> Result<SwarmOptions> {
         consent: Consent {
             open: args.open,
             min_cohort,
-            guard: args.guard.guard()?,
+            guard: args.guard.options().assumptions().map_err(|e| bad_input(e.to_string()))?,
             // Made-up devices: their runs are compared with simulations.
             reproducible: true,
             ..Consent::default()

@@ -1,4 +1,4 @@
-//! `deltafl sweep`: an experiment with lists for values, a run for each combination.
+//! `deltafl sweep`: an experiment with lists of values, and a run for each combination.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -15,11 +15,11 @@ use crate::error::{self, explained};
 use crate::progress::SweepProgress;
 use crate::run::{MachineArgs, refuse_ranks};
 
-/// Train every combination of values, and set the results side by side
+/// Train every combination of values and compare the results
 #[derive(clap::Subcommand, Debug)]
 #[command(
-    after_help = "Any key of the experiment can be a list; a key that takes a list, such as seeds or theta, can be a list of \
-lists; a table [sweep] or --sweep does the same without touching the experiment:
+    after_help = "Any key of the experiment can be a list. A key that takes a list, such as seeds or theta, can be a list of \
+lists. A table [sweep] or --sweep does the same without changing the experiment:
   [sweep]
   \"local.learning_rate\" = [0.1, 0.3]
   seeds = [1, 2, 3]
@@ -37,7 +37,7 @@ pub(crate) enum SweepCommand {
     Slurm(SlurmArgs),
 }
 
-/// The sweep.
+/// The options that define a sweep.
 #[derive(clap::Args, Debug)]
 struct What {
     /// The experiment, a TOML file
@@ -61,7 +61,7 @@ impl What {
     }
 }
 
-/// Train the points of a sweep; finished ones are passed over, begun ones go on
+/// Train the points of a sweep; finished points are skipped, interrupted ones continue
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl sweep run experiments/quickstart.toml --sweep local.learning_rate=0.1,0.3,1"
@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     /// Train the i-th of n shares of the points: i/n
     #[arg(long, value_name = "I/N", default_value = "1/1", hide_default_value = true)]
     shard: Shard,
-    /// Points at once [default: one per thread]
+    /// Number of points that train at the same time [default: one per thread]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     jobs: usize,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(crate) struct RunArgs {
 /// List the points of a sweep with their results
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Where seeds are swept, a table of averages over them follows. One page and one chart of all points: deltafl report DIR\n\nExample:\n  \
+    after_help = "If seeds are swept, a table of averages over them follows. For one page and one chart of all points: deltafl report DIR\n\nExample:\n  \
 deltafl sweep list sweeps/quickstart --csv > sweep.csv"
 )]
 pub(crate) struct ListArgs {
@@ -100,15 +100,15 @@ pub(crate) struct ListArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Print averages over the points that differ in seeds alone, instead of the points
+    /// Print averages over the points that differ only in their seeds, instead of the points
     #[arg(long)]
     average: bool,
 }
 
-/// Put the folders of one sweep from several machines together
+/// Merge the folders of one sweep from several machines
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Of a point that several folders hold, the one that has come furthest is taken. Points that name the same data must have trained on the same data.
+    after_help = "If several folders contain a point, the one with the most rounds is kept. Points with the same data source must have been trained on the same data.
 
 Example:\n  deltafl sweep merge part-1 part-2 --into sweeps/x"
 )]
@@ -116,7 +116,7 @@ pub(crate) struct MergeArgs {
     /// The folders
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// The folder that takes their points
+    /// The target folder
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
 }
@@ -129,7 +129,7 @@ pub(crate) struct MergeArgs {
 pub(crate) struct SlurmArgs {
     #[command(flatten)]
     what: What,
-    /// Tasks of the array [default: one per point]
+    /// Number of tasks of the array [default: one per point]
     #[arg(long, value_name = "N")]
     tasks: Option<NonZeroUsize>,
 }
@@ -162,7 +162,7 @@ fn run_points(args: &RunArgs) -> Result<()> {
     conclude(tally, folder.path(), args.json)
 }
 
-/// The averages over seeds as a table, where seeds are swept.
+/// Renders the averages over seeds as a table, if seeds are swept.
 fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
     let averages = listing::averages(folder, sweep).map_err(explained)?;
     Ok(if averages.len() == sweep.points.len() {
@@ -180,7 +180,7 @@ struct StoppedSweep<'a> {
     points_planned: usize,
 }
 
-/// Prints what is left to do. Fails if a point failed or the user asked to stop.
+/// Prints the remaining work. Fails if a point failed or the user asked to stop.
 pub(crate) fn conclude(tally: Tally, folder: &Path, json: bool) -> Result<()> {
     let place =
         StoppedSweep { folder, points_finished: tally.skipped + tally.trained, points_planned: tally.points };
@@ -199,7 +199,7 @@ pub(crate) fn conclude(tally: Tally, folder: &Path, json: bool) -> Result<()> {
     match last {
         None => stopped.map_or(Ok(()), Err),
         Some(report) if failed == 1 => Err(report),
-        Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not concerned"))),
+        Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not affected"))),
     }
 }
 

@@ -13,12 +13,12 @@ use crate::progress::SweepProgress;
 use crate::run::{MachineArgs, refuse_ranks};
 use crate::sweep;
 
-/// Search for the learning rate, its decay and the penalty, as the paper did
+/// Search for the learning rate, its decay and the penalty with the method of the paper
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "γ₀ and c are those with the lowest train loss of FedAvg at the end. λ, for linear models, is chosen for each θ: the \
-best 90th percentile of the error (of the RMSE for a regression) over half of the train devices, which do not train. Interrupted, the \
-same command goes on where it was.
+    after_help = "γ₀ and c minimise the final train loss of FedAvg. For linear models, λ is chosen for each θ by the \
+best 90th percentile of the error (or of the RMSE for a regression) over a held-out half of the train devices. After an \
+interruption, the same command continues.
 
 Example:
   deltafl tune experiments/paper/emnist-linear.toml --rates 0.1,0.32,1 --set rounds=300
@@ -45,12 +45,12 @@ pub(crate) struct Args {
     /// The folder for the sweeps, the heat maps and tuned.toml [default: tune/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Points at once [default: one per thread]
+    /// Number of points that train at the same time [default: one per thread]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     jobs: usize,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Print what was chosen as JSON
+    /// Print the chosen values as JSON
     #[arg(long)]
     json: bool,
     /// Show no progress
@@ -59,7 +59,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    refuse_ranks("tune in one process; its sweeps can be shared out: deltafl sweep run DIR/rate/sweep.toml")?;
+    refuse_ranks(
+        "tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml",
+    )?;
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     let out = args.out.unwrap_or_else(|| Path::new("tune").join(&experiment.name));
     let sweep = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
@@ -85,7 +87,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// An error of a step; of points that were not trained, with what is left to do.
+/// Converts an error of a step. Reports the remaining work if points were not trained.
 fn tune_error(error: TuneError, json: bool) -> Report {
     let message = error.to_string();
     match error {
@@ -97,7 +99,7 @@ fn tune_error(error: TuneError, json: bool) -> Report {
     }
 }
 
-/// The heat map as a table, and the choices.
+/// Renders the heat map as a table, and the choices.
 fn rendered(step: &TuneStep) -> String {
     let TuneStep { map, png, choices } = step;
     let HeatMap { title, x, y, .. } = map;

@@ -12,7 +12,7 @@ use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
@@ -32,10 +32,10 @@ mod split;
 
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
+pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidName, check_name};
-pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
@@ -233,24 +233,24 @@ impl Experiment {
 
     /// What the round loop needs.
     pub fn plan(&self) -> Plan {
-        Plan {
-            rounds: self.rounds.get(),
-            sampling: Sampling {
+        let decay = self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() });
+        let plan = Plan::builder()
+            .rounds(self.rounds.get())
+            .sampling(Sampling {
                 cohort_size: self.cohort.get(),
                 with_replacement: self.with_replacement,
                 availability: self.availability,
-            },
-            local: training::Local {
+            })
+            .local(training::Local {
                 work: self.local.work(),
                 batch: self.local.batch.get(),
                 learning_rate: self.local.learning_rate.get(),
-                decay: self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() }),
-            },
-            evaluate_every: self.evaluate_every.get(),
-            held_out: None,
-            terms: self.terms(),
-            tracks: self.tracks(),
-        }
+                decay,
+            })
+            .evaluate_every(self.evaluate_every.get())
+            .terms(self.terms())
+            .tracks(self.tracks());
+        plan.build().expect("an experiment that was read is a valid plan")
     }
 
     /// Levels that leave too few devices in the tail to hide in: θ·m < 10.
@@ -292,7 +292,7 @@ impl Experiment {
     }
 
     fn needs(&self, wanted: fn(&Needs) -> bool) -> bool {
-        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &Memory::default())))
+        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &AlgorithmState::default())))
     }
 
     /// The experiment as TOML, with every default written out.

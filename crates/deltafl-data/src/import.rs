@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{DeviceSplit, Federation, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceSplit, Federation, InputKind, Provenance, Split, TargetKind};
 
 use super::writer::MOST_CLASSES;
 use super::{FederationWriter, Heading, Manifest, SaveError};
@@ -75,7 +75,7 @@ impl Target {
     }
 
     /// The devices to keep, with their splits; the others are noted as dropped.
-    fn roster(&self, counts: &[u64], source: &mut Source) -> Result<Vec<(usize, Split)>, ImportError> {
+    fn roster(&self, counts: &[u64], source: &mut Provenance) -> Result<Vec<(usize, Split)>, ImportError> {
         let (kept, splits) = self.split.draw(counts)?;
         let bound = self.split.min_examples;
         let reason = format!("devices with no more than {bound} examples");
@@ -90,7 +90,7 @@ impl Target {
         &self,
         counts: &[u64],
         splits: &[Option<Split>],
-        source: &mut Source,
+        source: &mut Provenance,
     ) -> Result<Vec<(usize, Split)>, ImportError> {
         if splits.iter().all(Option::is_none) {
             return self.roster(counts, source);
@@ -104,7 +104,7 @@ impl Target {
     }
 
     /// Notes in the federation where it came from and how it was split, if it was.
-    fn record(&self, writer: &mut FederationWriter, source: Source) {
+    fn record(&self, writer: &mut FederationWriter, source: Provenance) {
         writer.source(source);
         if self.split != Self::new("").split {
             writer.device_split(self.split.clone());

@@ -3,11 +3,7 @@
 //! The library `deltafl` computes and reads no file; this crate is what stands between it and a disk.
 //!
 //! ```
-//! use deltafl::compute::Threads;
-//! use deltafl::exchange::Direct;
-//! use deltafl::kernel::Isa;
-//! use deltafl::trainer::Sgd;
-//! use deltafl::training::{Records, State, train};
+//! use deltafl::prelude::*;
 //! use deltafl_data::experiment::Experiment;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,9 +19,10 @@
 //! let federation = experiment.data.load()?;
 //! let model = experiment.model.spec().build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
-//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
-//! let mut state = State::new(1, 2, &trainer);
-//! train(&mut exchange, &experiment.plan(), &mut state, &mut Records::default())?;
+//! let mut exchange = Simulation::new(&trainer, &federation)?;
+//! let (plan, mut records) = (experiment.plan(), Records::default());
+//! let mut state = plan.start(1, &trainer);
+//! train(&mut exchange, &plan, &mut state, &mut records)?;
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())
 //! # }
@@ -51,6 +48,7 @@ mod mapped;
 mod open;
 mod partition;
 pub mod run_folder;
+pub mod seeds;
 mod state_dict;
 mod tensor_file;
 mod writer;

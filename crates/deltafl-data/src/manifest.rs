@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use deltafl::data::{DeviceSplit, FeatureColumn, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceSplit, FeatureColumn, InputKind, Provenance, TargetKind};
 use serde::{Deserialize, Serialize};
 
 use super::OpenError;
@@ -58,7 +58,7 @@ pub struct Manifest {
     pub split: Option<DeviceSplit>,
     /// Where the examples came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<Provenance>,
 }
 
 /// How the targets of a federation are stored.

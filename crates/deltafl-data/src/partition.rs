@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use deltafl::data::{DeviceExamples, Federation, FederationIndex, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, Federation, FederationIndex, InputKind, Provenance, Split, TargetKind};
 use deltafl::stream::{Purpose, Stream};
 
 use super::{FederationWriter, Heading, Manifest, SaveError};
@@ -209,8 +209,8 @@ pub fn partition(
     Ok(writer.finish()?)
 }
 
-fn partition_source(federation: &Federation, plan: &Partition, empty: u64) -> Source {
-    let mut source = federation.source().cloned().unwrap_or_else(|| Source::new("partition"));
+fn partition_source(federation: &Federation, plan: &Partition, empty: u64) -> Provenance {
+    let mut source = federation.source().cloned().unwrap_or_else(|| Provenance::new("partition"));
     let deal = match plan.deal {
         Deal::Iid => "iid".to_owned(),
         Deal::Shards { per_device } => format!("shards, {per_device} per device"),

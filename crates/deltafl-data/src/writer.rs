@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use deltafl::data::{
-    ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice, Shape,
-    Source, Split, TargetBuffer, TargetKind, WordVectors,
+    ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice,
+    Provenance, Shape, Split, TargetBuffer, TargetKind, WordVectors,
 };
 use deltafl::task::Targets;
 
@@ -85,7 +85,7 @@ pub struct FederationWriter {
     hash: ContentHash,
     symbols: Option<String>,
     word_dim: Option<usize>,
-    source: Option<Source>,
+    source: Option<Provenance>,
     split: Option<DeviceSplit>,
 }
 
@@ -134,7 +134,7 @@ impl FederationWriter {
     }
 
     /// Where the federation came from.
-    pub fn source(&mut self, source: Source) -> &mut Self {
+    pub fn source(&mut self, source: Provenance) -> &mut Self {
         self.source = Some(source);
         self
     }

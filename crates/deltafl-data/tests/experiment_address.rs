@@ -64,7 +64,7 @@ const SECTIONS: [[&str; 5]; 5] = [
         "source = { kind = 'logistic' }\nsplit.within = { train = 0.8 }",
         "steps = 5",
         "kind = 'delta-fl'\ntheta = 0.5\nquantile = 'histogram'\nnu = 0.1\nl2 = 1e-3",
-        "2e2c81318ad69daa",
+        "47690cf0cd77a81a",
     ],
     [
         "secagg = 'real'\nseeds = 3\nclip = 0.5\nweights = 'bucketed'\n",

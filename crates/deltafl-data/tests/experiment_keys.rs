@@ -145,6 +145,7 @@ fn without(key: &Key) -> Experiment {
     let mut file: toml::Table = toml::from_str(&experiment.to_toml()).unwrap();
     // Where nobody sets them, weights follow from how the tail is found.
     file.remove("weights");
+    file.remove("tracks");
     let mut table = &mut file;
     for part in key.table().split('.') {
         let below = match part.strip_suffix("[]") {

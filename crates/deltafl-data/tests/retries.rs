@@ -1,20 +1,22 @@
 //! Devices that cannot be reached, and rounds that come to no sum: the loop draws again.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by tests of several crates")]
+mod intercepted;
+
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use deltafl::compute::Threads;
-use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::{Exchange as _, ExchangeError, Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
-use deltafl::params::Params;
-use deltafl::question::{Ask, Query};
-use deltafl::superquantile::DeviceLoss;
+use deltafl::question::Ask;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, State, TrainOptions, train_with};
 use deltafl_data::experiment::Experiment;
+use intercepted::Intercepted;
 
 const EXPERIMENT: &str = r#"
     name = "retries"
@@ -26,66 +28,30 @@ const EXPERIMENT: &str = r#"
     algorithm = [{ kind = "delta-fl", theta = 0.5, quantile = "histogram", eta_every = 2 }]
 "#;
 
-/// An engine whose updates fail now and then, and whose devices come and go.
-struct Fickle<'a> {
-    exchange: Direct<'a, Threads<'a>>,
-    /// Sums of updates that still come to nothing.
-    failures: u32,
-    present: Reachable,
-    cohorts: Vec<Vec<u32>>,
-}
-
-impl Exchange for Fickle<'_> {
-    fn devices(&self) -> usize {
-        self.exchange.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.exchange.attempts()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.exchange.announce(next);
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        Ok(self.present.clone())
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        tracks: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.exchange.losses(round, tracks)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        if matches!(queries[0].ask, Ask::Update { .. }) {
-            self.cohorts.push(round.cohort.iter().map(|drawn| drawn.device.0).collect());
-            if self.failures > 0 {
-                self.failures -= 1;
-                return Err(ExchangeError::NoSum { source: "too few stayed".into() });
-            }
-        }
-        self.exchange.secure_sum(round, queries)
-    }
-
-    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        Ok(None)
-    }
-}
-
 /// The cohorts asked for updates, the last state, and the numbers of evaluations and checkpoints.
 fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) {
     let experiment = Experiment::parse(EXPERIMENT).unwrap();
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let exchange = Direct::new(compute, &federation).unwrap();
-    let mut engine = Fickle { exchange, failures, present, cohorts: Vec::new() };
-    let mut state = State::new(7, 1, &trainer);
+    let threads = NonZeroUsize::new(1);
+    let exchange = Simulation::with_threads(&trainer, &federation, threads).unwrap();
+    let (mut failures, mut cohorts) = (failures, Vec::new());
+    let mut engine = Intercepted::new(exchange)
+        .without_evaluations()
+        .on_reachable(|| Some(present.clone()))
+        .on_sum(|exchange, round, queries| {
+            if matches!(queries[0].ask, Ask::Update { .. }) {
+                cohorts.push(round.cohort.iter().map(|drawn| drawn.device.0).collect());
+                if failures > 0 {
+                    failures -= 1;
+                    return Err(ExchangeError::NoSum { source: "too few stayed".into() });
+                }
+            }
+            exchange.secure_sum(round, queries)
+        });
+    let plan = experiment.plan();
+    let mut state = plan.start(7, &trainer);
     let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
     let (mut evaluations, mut checkpoints) = (0, 0);
     let mut count = |event: Event<'_>| {
@@ -93,8 +59,9 @@ fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) 
         checkpoints += u32::from(matches!(event, Event::Checkpoint { .. }));
         Ok(ControlFlow::Continue(()))
     };
-    train_with(&mut engine, &experiment.plan(), &mut state, options, &mut count).unwrap();
-    (engine.cohorts, state, (evaluations, checkpoints))
+    train_with(&mut engine, &plan, &mut state, options, &mut count).unwrap();
+    drop(engine);
+    (cohorts, state, (evaluations, checkpoints))
 }
 
 #[test]

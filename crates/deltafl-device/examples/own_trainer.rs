@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
@@ -57,7 +57,7 @@ impl Worker for LineWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;

@@ -1,40 +1,36 @@
-//! A device's answer to a question: the code of every exchange, on this device's data.
+//! The answer of a device to a question, computed by the core on the data of this device.
 
-use deltafl::device::{HeldOut, Member, UpdateRandomness, stream_key};
-use deltafl::memory::Memory;
-use deltafl::params::Params;
+use deltafl::device::{HeldOut, LossCache, Member, UpdateRandomness, stream_key};
+use deltafl::memory::AlgorithmState;
+use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
 
-/// F_k(w) at the params of the present round, so that it is computed once.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Losses {
-    round: Option<(u64, u64)>,
-    by_params: Vec<(blake3::Hash, f64)>,
-}
+/// F_k(w) in the current round.
+pub(super) type Losses = LossCache<ParamsId, f64>;
 
-/// An answer, and what it is bound to.
+/// An answer and the round to which it is bound.
 pub(super) struct Answer {
     pub(super) values: Vec<u64>,
     pub(super) context: Vec<u8>,
 }
 
-/// Everything that a device needs to answer a question.
+/// Everything a device needs to answer a question.
 pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
-    /// What its trainer predicts.
+    /// The prediction task of its trainer.
     pub(super) task: deltafl::task::Task,
-    /// Where the random numbers of its updates come from.
+    /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,
 }
 
-/// Which queries of a question a device answers.
+/// The queries of a question that a device answers.
 pub(super) struct Answering {
-    /// The track whose queries it answers; `None` stands for every track.
+    /// The track whose queries it answers, or every track if `None`.
     pub(super) track: Option<u32>,
-    /// The queries of the track to which it adds nothing all the same.
+    /// The queries of the track to which the device contributes zeros.
     pub(super) silent: Vec<usize>,
 }
 
@@ -45,35 +41,22 @@ impl Answering {
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other: zeros to those that the device does not answer. `own` is what the
-    /// device remembers, per query.
+    /// Returns the answers to all queries, one after the other. The answers to queries that the device
+    /// does not answer are zero. `own` is the memory of the device per query.
     pub(super) fn answer(
         &self,
         question: &Question,
         answering: &Answering,
         losses: &mut Losses,
-        own: &mut [Memory],
+        own: &mut [AlgorithmState],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
-        losses.of_round((question.key.seed, question.key.round));
-        let member = self.member();
-        let mut values = Vec::with_capacity(question.queries.iter().map(Query::answer_len).sum());
-        for (i, query) in question.queries.iter().enumerate() {
-            let start = values.len();
-            values.resize(start + query.answer_len(), 0);
-            if !answering.covers(i, query) {
-                continue;
-            }
-            let loss = match query.needs_loss() {
-                true => Some(losses.at(&query.params, &member, worker)?),
-                false => None,
-            };
-            member.answer(&question.key, query, loss, worker, &mut own[i], &mut values[start..])?;
-        }
+        let covers = |place: usize, query: &Query| answering.covers(place, query);
+        let values = self.member().answers(question, covers, losses, own, worker)?;
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
 
-    /// F_k at each of the params.
+    /// Returns F_k at each of the params.
     pub(super) fn losses(
         &self,
         params: &[Params],
@@ -88,28 +71,5 @@ impl Task<'_> {
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
         let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
         Member { examples, key, randomness: self.randomness, held_out }
-    }
-}
-
-impl Losses {
-    fn of_round(&mut self, round: (u64, u64)) {
-        if self.round != Some(round) {
-            *self = Self { round: Some(round), by_params: Vec::new() };
-        }
-    }
-
-    fn at(
-        &mut self,
-        params: &Params,
-        member: &Member<'_>,
-        worker: &mut dyn Worker,
-    ) -> Result<f64, TrainerError> {
-        let hash = params.hash();
-        if let Some((_, loss)) = self.by_params.iter().find(|(known, _)| *known == hash) {
-            return Ok(*loss);
-        }
-        let loss = member.loss(params, worker)?;
-        self.by_params.push((hash, loss));
-        Ok(loss)
     }
 }

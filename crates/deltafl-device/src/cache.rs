@@ -1,4 +1,4 @@
-//! What devices have fetched: the parameters of the present questions, and the roster.
+//! A cache of the parameters of current questions and of the roster.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,10 @@ use deltafl::params::Params;
 use deltafl_secagg::identity::KeyRoster;
 use deltafl_wire::roster::Roster;
 
-/// Parameter vectors that are kept: those of the tracks of a question, usually.
+/// The number of cached parameter vectors, usually one for each track of a question.
 pub(super) const KEPT: usize = 8;
 
-/// A roster that the authority signed.
+/// A roster signed by the authority.
 #[derive(Debug)]
 pub(super) struct Verified {
     pub(super) hash: blake3::Hash,
@@ -18,7 +18,7 @@ pub(super) struct Verified {
     pub(super) keys: Arc<KeyRoster>,
 }
 
-/// What devices have fetched, by its hash; the devices of a process may share it.
+/// Fetched blobs by hash. The devices of a process may share one cache.
 #[derive(Debug, Default)]
 pub struct BlobCache {
     params: Mutex<VecDeque<Params>>,
@@ -26,18 +26,18 @@ pub struct BlobCache {
 }
 
 impl BlobCache {
-    /// Whether the parameters of this hash are kept.
+    /// Returns `true` if the cache contains the parameters with this hash.
     pub fn holds(&self, hash: &blake3::Hash) -> bool {
         self.params(hash).is_some()
     }
 
-    /// The parameters of this hash.
+    /// Returns the parameters with this hash.
     pub(super) fn params(&self, hash: &blake3::Hash) -> Option<Params> {
         let params = self.params.lock().unwrap_or_else(PoisonError::into_inner);
         params.iter().find(|params| params.hash() == *hash).cloned()
     }
 
-    /// Keeps parameters; the same vector as others keep, if they do.
+    /// Stores parameters. If the cache already contains them, returns the shared vector.
     pub(super) fn keep_params(&self, new: Params) -> Params {
         let mut params = self.params.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = params.iter().find(|known| known.hash() == new.hash()) {
@@ -50,13 +50,13 @@ impl BlobCache {
         new
     }
 
-    /// The roster of this hash.
+    /// Returns the roster with this hash.
     pub(super) fn roster(&self, hash: &blake3::Hash) -> Option<Arc<Verified>> {
         let roster = self.roster.lock().unwrap_or_else(PoisonError::into_inner);
         roster.as_ref().filter(|roster| roster.hash == *hash).cloned()
     }
 
-    /// Keeps a roster in place of the one before.
+    /// Replaces the cached roster.
     pub(super) fn keep_roster(&self, roster: Verified) -> Arc<Verified> {
         let roster = Arc::new(roster);
         *self.roster.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&roster));

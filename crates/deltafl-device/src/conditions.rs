@@ -1,8 +1,8 @@
-//! Conditions of the owner: at which hours, on which power and over which network a device takes part.
+//! The owner's conditions: hours, power and network under which a device participates.
 //!
-//! Linux shows power supplies in `/sys/class/power_supply` and networks in `/proc/net` and `/sys/class/net`. Where a system
-//! shows nothing, and for whatever else an owner wants, a command decides ([`Hook`]). A device that cannot tell whether a
-//! condition is met stays away.
+//! Linux exposes power supplies in `/sys/class/power_supply` and networks in `/proc/net` and
+//! `/sys/class/net`. A command ([`Hook`]) serves other systems and other conditions. A device does
+//! not participate if it cannot determine whether a condition is met.
 
 mod hook;
 mod hours;
@@ -16,22 +16,22 @@ pub use self::hook::Hook;
 pub use self::hours::{Hours, InvalidWindow, TimeWindow};
 use crate::consent::{Reason, Willing};
 
-/// What must hold for a device to take part.
+/// The conditions under which a device participates.
 #[derive(Clone, Default)]
 pub struct Conditions {
-    /// The hours of the day; `None` is any.
+    /// The hours of the day, or any hour if `None`.
     pub hours: Option<Hours>,
-    /// On mains power only.
+    /// Participates on mains power only.
     pub on_mains: bool,
-    /// Not over a mobile modem or Bluetooth.
+    /// Does not participate over a mobile modem or Bluetooth.
     pub unmetered: bool,
-    /// While a command says so.
+    /// Participates while a command succeeds.
     pub hook: Option<Hook>,
-    /// The folder in which `sys` and `proc` lie: `/` unless a test sets another.
+    /// The folder that contains `sys` and `proc`. It is `/` except in tests.
     pub root: Root,
 }
 
-/// Where a system shows its state.
+/// The root of the file system that exposes the state of the machine.
 #[derive(Clone, Debug)]
 pub struct Root(pub PathBuf);
 
@@ -41,34 +41,35 @@ impl Default for Root {
     }
 }
 
-/// The condition that is not met.
+/// A condition that is not met.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unmet {
-    /// Another hour.
+    /// The time is outside the allowed hours.
     #[error("it is outside of the hours that this device's owner allows")]
     Hours,
-    /// A battery is being emptied.
+    /// The machine runs on battery.
     #[error("the machine is not on mains power")]
     Battery,
-    /// The network costs.
-    #[error("the network {0} is a mobile modem's or Bluetooth")]
+    /// The network is metered.
+    #[error("the network {0} belongs to a mobile modem or to Bluetooth")]
     Metered(String),
-    /// The command said no, or nothing yet.
-    #[error("the owner's command does not say that there is time")]
+    /// The command failed or has not finished its first run.
+    #[error("the owner's command does not permit participation")]
     Hook,
-    /// The system does not show what a condition needs.
-    #[error("this system does not show its {what} in {path}")]
+    /// The system does not expose the required state.
+    #[error("this system does not expose its {what} state in {path}")]
     Unknown {
-        /// What is missing.
+        /// The missing state.
         what: &'static str,
-        /// Where it was looked for.
+        /// The path that was read.
         path: PathBuf,
     },
 }
 
 impl Unmet {
-    /// What the server is told: no more than it needs to count its devices.
+    /// Returns the reason sent to the server. It contains no more than the server needs to count
+    /// its devices.
     fn reason(&self) -> Reason {
         match self {
             Self::Battery => Reason::Battery,
@@ -79,7 +80,7 @@ impl Unmet {
 }
 
 impl Conditions {
-    /// Checks all conditions but the command's, which [`Self::willing`] starts.
+    /// Checks all conditions except the command, which [`Self::willing`] starts.
     pub fn check(&self) -> Result<(), Unmet> {
         if self.hours.as_ref().is_some_and(|hours| !hours.are_now()) {
             return Err(Unmet::Hours);
@@ -93,8 +94,8 @@ impl Conditions {
         }
     }
 
-    /// These conditions for a device's [`Consent`](crate::Consent). The command is run on a thread of its own for as long as
-    /// the result is in use.
+    /// Converts the conditions into the check that a device's [`Consent`](crate::Consent) uses. The
+    /// command runs on its own thread until the result is dropped.
     pub fn willing(self) -> Willing {
         let hook = self.hook.clone().map(Hook::start);
         let last: Mutex<Option<Unmet>> = Mutex::new(None);

@@ -1,4 +1,4 @@
-//! What the owner of a device agreed to.
+//! The owner's agreement.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
+use deltafl_wire::threat::ThreatAssumptions;
 
-/// A day, for the budget of work.
+/// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why a device does not take part for now.
+/// The reason for which a device does not participate for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is in use.
+    /// The device is in use.
     Busy,
-    /// It is not charging.
+    /// The device is not charging.
     Battery,
-    /// Its owner allowed less.
+    /// The owner's agreement does not allow it.
     Policy,
-    /// It cannot do the work.
+    /// The device cannot do the work.
     Unable,
-    /// It has answered this before.
+    /// The device has answered this before.
     Answered,
 }
 
@@ -45,54 +45,53 @@ impl Reason {
     }
 }
 
-/// Why a device does not take part in what a server trains.
+/// The reason for which a device does not participate in an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotAllowed {
-    /// Not on the list.
+    /// The experiment is not on the device's list.
     #[error("experiment {0} is not on this device's list")]
     Experiment(String),
-    /// Not on the list.
+    /// The model is not on the device's list.
     #[error("model {0} is not on this device's list")]
     Model(String),
-    /// The server asks for losses one by one.
+    /// The server asks for individual losses.
     #[error("the server trains in open mode, to which this device's owner did not agree")]
     Open,
-    /// The contract of the data is another one than the device prepared its examples for.
+    /// The data contract differs from the contract for which the device prepared its examples.
     #[error(
         "the server has another contract of the data than the one that this device prepared its examples for"
     )]
     OtherContract,
-    /// The model of the server is not the device's.
+    /// The model of the server differs from the model of the device.
     #[error("the server trains {theirs} parameters, this device's model has {ours}")]
     OtherModel {
-        /// Of the server.
+        /// The number of parameters of the server's model.
         theirs: u64,
-        /// Of the device.
+        /// The number of parameters of the device's model.
         ours: u64,
     },
 }
 
-/// A batch that any device takes, however few its examples: it sizes the memory in which a device trains.
+/// The largest batch that every device accepts, even one with few examples. It determines the
+/// memory in which a device trains.
 const LARGE_BATCH: u64 = 1024;
-/// A device with fewer examples works as much as one with these.
+/// The minimum number of examples assumed in the work limit of a device.
 const FEW_EXAMPLES: u64 = 100;
 
-/// Why a device does not do the work of a question.
+/// The reason for which a device refuses the work of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TooMuch {
-    #[error(
-        "a question that goes over {visits} examples is beyond the {most} that this device's owner allows"
-    )]
+    #[error("a question that visits {visits} examples, more than the {most} that this device's owner allows")]
     Visits { visits: u64, most: u64 },
-    #[error("steps of {batch} examples are too large for a device that has {examples}")]
+    #[error("batches of {batch} examples are too large for a device with {examples} examples")]
     Batch { batch: u64, examples: u64 },
     #[error(
         "a question that weighs devices by their examples, to which this device's owner did not agree: \
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
     )]
     Weights,
-    #[error("a question in which several tracks share this device: tracks = \"in-turn\" or \"apart\" do not")]
+    #[error("a question in which several tracks share this device, unlike tracks = \"in-turn\" or \"apart\"")]
     Together,
     #[error("a question that asks track {0} the same thing twice, or at several params")]
     Twice(u32),
@@ -104,51 +103,53 @@ pub(super) enum TooMuch {
     Divided { members: u64, tracks: u64, least: u64 },
 }
 
-/// The fewest devices, on average, that answer for one of the tracks among which a cohort is divided: a third of the owner's
-/// smallest cohort, ten at most.
+/// Returns the minimum average number of devices per track if a cohort is divided among tracks. It
+/// is a third of the owner's smallest cohort, at most ten.
 fn least_part(min_cohort: usize) -> u64 {
     (min_cohort as u64 / 3).clamp(1, 10)
 }
 
-/// Asks the device whether it has time now.
+/// Asks the device whether it can participate now.
 pub type Willing = Arc<dyn Fn() -> Result<(), Reason> + Send + Sync>;
 
-/// What the owner of a device agreed to.
+/// The agreement of a device's owner.
 #[derive(Clone)]
 pub struct Consent {
-    /// Experiments by name; `None` allows any.
+    /// The allowed experiments by name, or any experiment if `None`.
     pub experiments: Option<Vec<String>>,
-    /// Models by kind (`linear`, `conv-net` …); `None` allows any that fits the data.
+    /// The allowed models by kind (`linear`, `conv-net` …). If `None`, any model that fits the data
+    /// is allowed.
     pub models: Option<Vec<String>>,
-    /// Whether the server may ask for this device's loss (open mode).
+    /// Whether the server may ask for the loss of this device (open mode).
     pub open: bool,
-    /// The fewest devices to hide among, this one included.
+    /// The smallest cohort, including this device.
     pub min_cohort: usize,
-    /// Against whom rounds must protect the device.
-    pub guard: Guard,
-    /// The largest share of the drawn that may be left out of a round, where the roster says that cohorts are drawn.
+    /// The adversary against which rounds must protect the device.
+    pub guard: ThreatAssumptions,
+    /// The largest fraction of drawn devices that may be left out of a round. It applies if the
+    /// roster requires drawn cohorts.
     pub max_left_out: Permille,
-    /// Whether to stay away from federations whose server chooses the cohorts.
+    /// Whether to refuse federations whose server chooses the cohorts.
     pub drawn_only: bool,
-    /// Computing time per day.
+    /// The computing time per day.
     pub work_per_day: Duration,
-    /// Passes over its own examples that the device makes for one question, at most. One that asks for more is refused before
-    /// any of it is done.
+    /// The maximum number of passes over the device's examples for one question. The device refuses
+    /// a larger question before it starts the work.
     pub max_passes: u32,
-    /// Whether the device tells how models serve the examples that it holds out, inside sums.
+    /// Whether the device contributes evaluations on its held-out examples to sums.
     pub evaluate: bool,
-    /// Rounds of a run that must lie between two rounds that the device answers.
+    /// The number of rounds of a run that the device skips between two answers.
     pub rounds_between: u64,
-    /// Whether batches, and the track where tracks divide the cohort, follow from the seed of the server, so that a deployment
-    /// has the bits of a simulation. The server then knows all random numbers of the device, and the difference of two sums
-    /// is exact. For tests and demonstrations.
+    /// Whether batches and the track follow from the seed of the server, so that a deployment
+    /// reproduces the bits of a simulation. The server then knows all random numbers of the device,
+    /// and the difference of two sums is exact. For tests and demonstrations only.
     pub reproducible: bool,
-    /// Whether the device has time now.
+    /// Whether the device can participate now.
     pub willing: Willing,
 }
 
-/// Any experiment in private mode, among thirty devices at least, from a server that may lie, at any time, with batches that
-/// the device draws for itself.
+/// Allows any experiment in private mode at any time, among at least thirty devices. The server may
+/// be malicious. The device draws its own batches.
 impl Default for Consent {
     fn default() -> Self {
         Self {
@@ -156,7 +157,7 @@ impl Default for Consent {
             models: None,
             open: false,
             min_cohort: 30,
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             max_left_out: Permille::new(500).unwrap_or_default(),
             drawn_only: false,
             work_per_day: DAY,
@@ -170,7 +171,7 @@ impl Default for Consent {
 }
 
 impl Consent {
-    /// Whether the owner agreed to this experiment.
+    /// Checks that the owner's agreement covers this experiment.
     pub(super) fn allows(&self, experiment: &proto::Experiment, params: usize) -> Result<(), NotAllowed> {
         let listed = |list: &Option<Vec<String>>, name: &str| {
             list.as_ref().is_none_or(|list| list.iter().any(|allowed| allowed == name))
@@ -190,7 +191,8 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
-    /// Whether a question tells no more of a device than its owner agreed to, under a roster that allows so many runs.
+    /// Checks the terms of a question against the owner's agreement and the number of runs that the
+    /// roster allows.
     pub(super) fn allows_terms(&self, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
         let (terms, run) = (question.key.terms, question.key.run);
         if run >= runs {
@@ -221,7 +223,8 @@ impl Consent {
         Ok(())
     }
 
-    /// Whether a question asks for no more work and memory than the owner allows a device of so many examples.
+    /// Checks that the work and the memory of a question are within the owner's limits for a device
+    /// with `examples` examples.
     pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
         let mut visits = 0u64;
         for query in &question.queries {
@@ -237,19 +240,19 @@ impl Consent {
                 Work::Epochs(epochs) => u64::from(epochs).saturating_mul(examples),
                 Work::Steps(steps) => u64::from(steps).saturating_mul(batch),
             };
-            // The loss that decides on the tail is a pass of its own.
+            // The loss that decides on membership in the tail needs one more pass.
             visits = visits.saturating_add(of_update).saturating_add(examples);
         }
         let most = u64::from(self.max_passes).saturating_mul(examples.max(FEW_EXAMPLES));
         if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
     }
 
-    /// What the device insists on in secure aggregation, for answers of at most `max_len` integers, under a roster that says or
-    /// does not say that cohorts are drawn.
+    /// Returns the device's policy for secure aggregation with answers of at most `max_len`
+    /// integers. The policy depends on whether the roster requires drawn cohorts.
     pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
         DevicePolicy {
             min_members: self.min_cohort,
-            adversary: self.guard.insisted(),
+            adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
@@ -257,7 +260,7 @@ impl Consent {
     }
 }
 
-/// The computing time of the present day.
+/// The computing time used on the current day.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     since: Option<Instant>,
@@ -265,7 +268,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// How long until there is budget again; nothing if there is now.
+    /// Returns the time until budget is available again, or `None` if it is available now.
     pub(super) fn wait(&mut self, budget: Duration) -> Option<Duration> {
         let age = self.since.get_or_insert_with(Instant::now).elapsed();
         if age >= DAY {
@@ -344,7 +347,7 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
     }
 
-    /// A question for updates of so many tracks, each under a threshold and at a w of its own.
+    /// Creates a question for updates of this many tracks, each with its own threshold and w.
     fn asked(terms: Terms, members: u32, tracks: u32) -> Question<ParamsId> {
         let mut question = question(Work::Epochs(1), 10, 1);
         let template = question.queries.remove(0);
@@ -379,7 +382,7 @@ mod tests {
             assert_eq!(consent.allows_terms(&asked(together, 100, 1), 1), Err(TooMuch::Together));
             assert_eq!(consent.allows_terms(&asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
             assert_eq!(consent.allows_terms(&asked(apart, 100, 4), 1), Ok(()));
-            // Two thresholds under one track, at one w or at two.
+            // Two thresholds under one track, at the same w or at different ones.
             for w in [0, 1] {
                 let mut twice = asked(apart, 100, 4);
                 let params = twice.queries[w].params;

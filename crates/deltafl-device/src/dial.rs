@@ -1,4 +1,4 @@
-//! The device's end: it connects out, so that it can be behind a NAT.
+//! The device's end of the connection. The device dials out, so that it can be behind a NAT.
 
 use std::error::Error;
 use std::io;
@@ -16,31 +16,32 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-/// How a device knows that it talks to its server.
+/// How a device authenticates its server.
 #[derive(Clone)]
 pub enum Trust {
-    /// TLS with certificates on both sides.
+    /// TLS with certificates for both peers.
     Mutual {
-        /// TLS 1.3, this device's certificate, the federation's CA as the only root, ALPN `h2`.
+        /// TLS 1.3 with this device's certificate, the federation's CA as the only root, and ALPN
+        /// `h2`.
         config: Arc<rustls::ClientConfig>,
         /// The name in the server's certificate.
         server: ServerName<'static>,
     },
-    /// Not at all: for tests and demonstrations on one machine.
+    /// No authentication: for tests and demonstrations on one machine.
     Loopback,
 }
 
-/// A server to connect to.
+/// A server and its authentication.
 #[derive(Clone)]
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// How it is known.
+    /// How the device authenticates the server.
     pub trust: Trust,
 }
 
 impl Server {
-    /// A server that is known by its federation's authority, as `identity` knows it.
+    /// A server that the device authenticates with the federation's authority in `identity`.
     pub fn certified(address: &str, identity: &DeviceIdentity) -> Result<Self, DialError> {
         let invalid = || DialError::Address(address.to_owned());
         let (host, _) = address.rsplit_once(':').ok_or_else(invalid)?;
@@ -50,26 +51,26 @@ impl Server {
     }
 }
 
-/// Why there is no connection.
+/// The reason for which a connection failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// An address that is none.
+    /// The address is invalid.
     #[error("{0} is not an address: host:port is expected")]
     Address(String),
-    /// A certificate or a key that TLS does not take.
+    /// TLS rejects the certificate or the key.
     #[error("the device's certificate and key cannot be used")]
     Identity,
-    /// Without certificates, to another machine.
-    #[error("{0} is not a loopback address: without certificates a device talks to its own machine only")]
+    /// The address is on another machine and certificates are not used.
+    #[error("{0} is not a loopback address: a device without certificates connects to its own machine only")]
     NotLoopback(String),
-    /// Nobody answers, or somebody else.
+    /// The server is unreachable or failed authentication.
     #[error("no connection to the server")]
     Transport(#[from] tonic::transport::Error),
 }
 
 impl Server {
-    /// Connects.
+    /// Connects to the server.
     pub async fn dial(&self) -> Result<FederationClient<Channel>, DialError> {
         let uri = format!("http://{}", self.address);
         let endpoint = Endpoint::from_shared(uri).map_err(|_| DialError::Address(self.address.clone()))?;
@@ -88,8 +89,9 @@ impl Server {
     }
 }
 
-/// Whether an error says that the other end refused this device's certificate. With TLS 1.3 a device hears of that after its own
-/// side of the handshake is done: the alert lies deep in an error of HTTP/2, which keeps no more of it than its text.
+/// Returns `true` if the error reports that the server rejected this device's certificate. With TLS
+/// 1.3 the device receives this alert after its handshake is complete. HTTP/2 keeps only the text
+/// of the alert, in a nested error.
 pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

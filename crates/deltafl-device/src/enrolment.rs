@@ -1,8 +1,9 @@
-//! A device's side of the HTTP interface: enrolment and the knob.
+//! The device's client of the HTTP interface: enrolment and the knob.
 //!
-//! A device that has nothing but a token fetches the authority's certificate without trusting anybody, compares it with
-//! the fingerprint in the token, and trusts that authority from then on. Only then it says the token's secret. The key that
-//! signs rosters comes with the token and not from the server: whoever hands out another one can make devices up.
+//! A device that has only a token fetches the authority's certificate without authentication and
+//! compares it with the fingerprint in the token. From then on it trusts that authority, and only
+//! then it sends the token's secret. The key that signs rosters comes with the token, not from the
+//! server. A server that could substitute this key could invent devices.
 
 use std::time::Duration;
 
@@ -16,36 +17,36 @@ use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest model that is pulled.
+/// The size limit for a downloaded model.
 const LARGEST_MODEL: u64 = 4 << 30;
 
-/// Why a server could not be asked.
+/// The reason for which a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// It could not be reached, or not be trusted.
-    #[error("the server could not be asked")]
+    /// The server is unreachable or failed authentication.
+    #[error("the request to the server failed")]
     Http(#[from] Box<ureq::Error>),
-    /// It said no.
+    /// The server rejected the request.
     #[error("the server answered {status}: {reason}")]
     Refused {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// Why.
+        /// The reason given by the server.
         reason: String,
     },
-    /// It belongs to another authority than the token.
+    /// The server belongs to a different authority than the token.
     #[error("the server's authority is not the one that made the token")]
     OtherAuthority,
-    /// It names another key for rosters than the token.
+    /// The server's roster key differs from the token's.
     #[error(
-        "the server names another roster key than the token: do not use this server, and tell whoever keeps the authority"
+        "the roster key of the server differs from the token's: do not use this server, and inform the authority's operator"
     )]
     OtherRosterKey,
-    /// It said something that makes no sense.
-    #[error("the server's answer makes no sense")]
+    /// The response is invalid.
+    #[error("invalid response of the server")]
     Malformed,
-    /// The device's keys could not be made.
+    /// The device's keys could not be generated.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
@@ -56,7 +57,7 @@ impl From<ureq::Error> for AskError {
     }
 }
 
-/// Enrols a device: makes its keys, and has them certified.
+/// Enrols a device: generates its keys and has them certified.
 pub fn enrol(server: &str, token: &Token, name: DeviceName) -> Result<DeviceIdentity, AskError> {
     let server = server.trim_end_matches('/');
     let authority = authority(server, token)?;
@@ -89,17 +90,21 @@ pub fn enrol(server: &str, token: &Token, name: DeviceName) -> Result<DeviceIden
     Ok(DeviceIdentity::new(answer.federation, name, keys, certified))
 }
 
-/// The authority that made the token, as the server shows it.
+/// Fetches the authority that made the token.
 fn authority(server: &str, token: &Token) -> Result<CertificateDer<'static>, AskError> {
-    // Nothing secret is said here, and what is heard is believed for its fingerprint only.
+    // The request contains no secret, and the response is trusted only if its fingerprint matches.
     let blind = TlsConfig::builder().disable_verification(true).build();
     let pem = read(agent(blind).get(format!("{server}/v1/authority")).call()?)?;
     let pem = String::from_utf8(pem).map_err(|_| AskError::Malformed)?;
     let found = from_pem(&pem).ok_or(AskError::Malformed)?.swap_remove(0);
-    if Fingerprint::of(&found) == token.authority() { Ok(found) } else { Err(AskError::OtherAuthority) }
+    if Fingerprint::for_certificate(&found) == token.authority() {
+        Ok(found)
+    } else {
+        Err(AskError::OtherAuthority)
+    }
 }
 
-/// A server, as one of its devices asks it for models; or anybody, where models are public.
+/// A client for a server's models, for one of its devices or, if models are public, for anyone.
 #[derive(Debug)]
 pub struct Knob {
     agent: Agent,
@@ -108,7 +113,7 @@ pub struct Knob {
 }
 
 impl Knob {
-    /// The knob of a device.
+    /// Creates the client of a device.
     pub fn of_device(server: &str, device: &DeviceIdentity) -> Self {
         let key = PrivateKey::from_pem(device.key_pem().as_bytes()).expect("a key that was just written");
         let certificate = Certificate::from_der(device.certificate()).to_owned();
@@ -120,25 +125,25 @@ impl Knob {
         Self { agent: agent(tls), server, federation: device.federation().to_string() }
     }
 
-    /// The knob for anybody, where models are public.
+    /// Creates an anonymous client for public models.
     pub fn of_anyone(server: &str, federation: &str) -> Self {
         let server = server.trim_end_matches('/').to_owned();
         Self { agent: agent(TlsConfig::default()), server, federation: federation.to_owned() }
     }
 
-    /// The models that there are.
+    /// Returns the available models.
     pub fn models(&self) -> Result<Vec<Card>, AskError> {
         let text = read(self.agent.get(self.path("")).call()?)?;
         serde_json::from_slice(&text).map_err(|_| AskError::Malformed)
     }
 
-    /// What is known of the model nearest to θ.
+    /// Returns the card of the model nearest to θ.
     pub fn card(&self, theta: f64) -> Result<Card, AskError> {
         let text = read(self.agent.get(self.path(&format!("/{theta}/card"))).call()?)?;
         serde_json::from_slice(&text).map_err(|_| AskError::Malformed)
     }
 
-    /// The params that a card speaks of, checked against its hash.
+    /// Downloads the params of a card and checks them against its hash.
     pub fn params(&self, card: &Card) -> Result<Vec<u8>, AskError> {
         let path = format!("/{}?version={}&seed={}", card.theta, card.version, card.seed);
         let bytes = read(self.agent.get(self.path(&path)).call()?)?;

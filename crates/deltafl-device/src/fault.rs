@@ -1,4 +1,4 @@
-//! Devices that misbehave on purpose: for tests, demonstrations and load.
+//! Devices that fail on purpose, for tests, demonstrations and load.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use deltafl::stream::{Purpose, Stream};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-/// Messages that a device sends in a round, more or less: one of them is where it goes wrong.
+/// The approximate number of messages that a device sends in a round. A fault affects one of them.
 const MESSAGES: u64 = 8;
 
-/// How a device misbehaves.
+/// The faults of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Misconduct {
-    /// Probability that it vanishes in a round it takes part in, at a phase drawn at random.
+    /// The probability that the device disappears at a random phase of a round.
     pub drop_out: f64,
-    /// Probability that it sends noise in place of one message of a round.
+    /// The probability that the device sends noise in place of one message of a round.
     pub garbage: f64,
-    /// It answers after a wait drawn between nothing and this many milliseconds.
+    /// The maximum delay of an answer in milliseconds. The delay is drawn uniformly.
     pub delay_ms: u64,
-    /// Bytes per second that it can send and receive; 0 sets no bound.
+    /// The bandwidth in bytes per second for sending and receiving; 0 is unlimited.
     pub bandwidth: u64,
 }
 
-/// The misconduct of one device, drawn from a stream of its own.
+/// The faults of one device, drawn from its own stream.
 #[derive(Clone, Debug)]
 pub struct Faults {
     misconduct: Misconduct,
@@ -31,7 +31,7 @@ pub struct Faults {
     round: RoundFaults,
 }
 
-/// What goes wrong in a round, by the number of the message.
+/// The faults of a round, by the number of the message.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundFaults {
     sent: u64,
@@ -39,23 +39,23 @@ struct RoundFaults {
     garbles: Option<u64>,
 }
 
-/// What becomes of a message.
+/// The outcome for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Sent,
-    /// The device vanishes before it is sent.
+    /// The device disappears before it sends the message.
     Vanishes,
-    /// Noise is sent in its place.
+    /// The device sends noise in place of the message.
     Garbled,
 }
 
 impl Faults {
-    /// A device that behaves.
+    /// Creates a device without faults.
     pub fn none() -> Self {
         Self::new(Misconduct::default(), 0, 0)
     }
 
-    /// The faults of device `device` under this seed.
+    /// Creates the faults of device `device` under this seed.
     pub fn new(misconduct: Misconduct, seed: u64, device: u64) -> Self {
         Self {
             misconduct,
@@ -64,7 +64,7 @@ impl Faults {
         }
     }
 
-    /// Draws what goes wrong in a round that begins.
+    /// Draws the faults of a new round.
     pub(crate) fn begin_round(&mut self) {
         let Misconduct { drop_out, garbage, .. } = self.misconduct;
         let mut draw = |probability| {
@@ -74,7 +74,7 @@ impl Faults {
         self.round = RoundFaults { sent: 0, vanishes: draw(drop_out), garbles: draw(garbage) };
     }
 
-    /// What becomes of the next message of the round, after the device's usual wait.
+    /// Returns the outcome for the next message of the round, after the device's delay.
     pub(crate) async fn next_message(&mut self) -> Turn {
         if self.misconduct.delay_ms > 0 {
             sleep(Duration::from_millis(self.stream.below(self.misconduct.delay_ms + 1))).await;
@@ -88,12 +88,12 @@ impl Faults {
         }
     }
 
-    /// Bytes that mean nothing.
+    /// Returns meaningless bytes.
     pub(crate) fn noise(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.stream.next_u64() as u8).collect()
     }
 
-    /// Takes the time that so many bytes take on the device's link.
+    /// Waits for the time that this many bytes take on the device's link.
     pub(crate) async fn transfer(&self, bytes: usize) {
         if self.misconduct.bandwidth > 0 {
             sleep(Duration::from_secs_f64(bytes as f64 / self.misconduct.bandwidth as f64)).await;

@@ -1,4 +1,4 @@
-//! Fetching bytes by their hash, in chunks, from where the last attempt ended.
+//! Downloads of blobs by hash, in chunks. A download resumes at the end of the last attempt.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use tonic::{Status, Streaming};
 use crate::fault::Faults;
 use crate::limits::{TimeLimits, TimedOut};
 
-/// Why a blob was not fetched.
+/// The reason for which a download failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
     /// The server or the connection failed.
-    #[error("the server did not send what it asks about")]
+    #[error("the server failed to send the blob")]
     Status(#[from] Status),
-    /// The blob is larger than the device takes.
-    #[error("{len} bytes are more than the {limit} that this device takes")]
+    /// The blob exceeds the size limit.
+    #[error("{len} bytes exceed the limit of {limit} bytes")]
     TooLong {
-        /// Its length.
+        /// The length of the blob.
         len: u64,
-        /// The most.
+        /// The limit.
         limit: u64,
     },
-    /// The server sent it too slowly, or not at all.
+    /// The server exceeded a time limit.
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
-    /// The bytes are not those of the hash.
+    /// The bytes do not match the hash.
     #[error("the server sent other bytes than it announced")]
     OtherBytes,
 }
@@ -46,14 +46,14 @@ pub(super) struct Link<'d> {
 /// The chunks of a blob, within the time limits of the device.
 struct Chunks {
     chunks: Streaming<Chunk>,
-    /// Between two chunks.
+    /// The time limit between two chunks.
     pause: Duration,
-    /// For the whole blob, and when it is over.
+    /// The time limit for the whole blob, and the instant at which it expires.
     whole: (Duration, Instant),
 }
 
 impl Chunks {
-    /// Asks for a blob of which so many bytes are missing.
+    /// Requests a blob of which this many bytes are missing.
     async fn open(
         client: &mut FederationClient<Channel>,
         request: FetchRequest,
@@ -81,7 +81,7 @@ impl Chunks {
     }
 }
 
-/// The bytes of a blob that have arrived; they outlive the connection.
+/// The bytes of a blob received so far. They outlive the connection.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     hash: Option<blake3::Hash>,
@@ -118,14 +118,15 @@ impl Partial {
             self.bytes.extend_from_slice(&chunk.data);
         }
         if (self.bytes.len() as u64) < id.len {
-            return Err(Status::unavailable("the transfer broke off").into());
+            return Err(Status::unavailable("the transfer ended early").into());
         }
         let bytes = std::mem::take(self).bytes.freeze();
         if blake3::hash(&bytes) == id.hash { Ok(bytes) } else { Err(FetchError::OtherBytes) }
     }
 }
 
-/// Fetches a blob that is known already, and throws it away: a device of a swarm moves the bytes that it would move alone.
+/// Fetches a known blob and discards it. A device of a swarm thus transfers the bytes that it would
+/// transfer alone.
 pub(super) async fn fetch_again(
     client: &mut FederationClient<Channel>,
     id: BlobId,

@@ -1,5 +1,5 @@
-//! Training that can be ended: when the server says that the round is over, or the connection is gone, nobody waits for the
-//! answer, and the device has better things to do.
+//! Cancellable training. Training ends early when the round is over or the connection is closed,
+//! because the answer is no longer needed.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::{Model, Score};
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, Sgd, TrainerError, Worker};
 
 thread_local! {
-    /// Whether what this thread computes is over.
+    /// Whether the computation of this thread is cancelled.
     static OVER: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Ends the computation that it belongs to when it is dropped.
+/// Cancels the computation when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -28,19 +28,20 @@ impl Drop for Interrupt {
     }
 }
 
-/// Says to the thread that computes whether that is over.
+/// The flag that cancels the computation of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Over(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// What the thread that computes looks at.
+    /// The flag that the computing thread reads.
     pub(crate) fn over(&self) -> Over {
         Over(Arc::clone(&self.0))
     }
 }
 
 impl Over {
-    /// Computes on this thread; what is guarded looks, between two batches, whether it is still wanted.
+    /// Computes on this thread. Guarded code checks between two batches whether the computation is
+    /// cancelled.
     pub(crate) fn guard<T>(self, task: impl FnOnce() -> T) -> T {
         struct Forget;
         impl Drop for Forget {
@@ -54,18 +55,19 @@ impl Over {
     }
 }
 
-/// What ends a computation that nobody waits for.
+/// The panic payload that unwinds a cancelled computation.
 pub(crate) struct Interrupted;
 
-/// Leaves the computation, if it is over. It stands between trainers and loops that know nothing of ending early, so that it
-/// leaves through all of them at once; no message is printed.
+/// Unwinds the computation if it is cancelled. Unwinding passes through trainers and loops that do
+/// not support cancellation. No message is printed.
 fn check() {
     if OVER.with_borrow(|over| over.as_ref().is_some_and(|over| over.load(Ordering::Relaxed))) {
         resume_unwind(Box::new(Interrupted));
     }
 }
 
-/// A worker whose computation ends between two blocks of examples, whatever its trainer is.
+/// A worker that stops between two blocks of examples if its computation is cancelled, with any
+/// trainer.
 pub(crate) struct GuardedWorker<'a>(pub(crate) Box<dyn Worker + 'a>);
 
 impl Worker for GuardedWorker<'_> {
@@ -81,7 +83,7 @@ impl Worker for GuardedWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         check();
@@ -89,7 +91,7 @@ impl Worker for GuardedWorker<'_> {
     }
 }
 
-/// Stochastic gradient descent on a model, on a device: it ends between two batches when nobody waits for it.
+/// Stochastic gradient descent on a model that stops between two batches if it is cancelled.
 pub fn model_trainer(model: Arc<dyn Model>) -> Sgd<Arc<dyn Model>> {
     Sgd::new(model).before_step(check)
 }

@@ -1,4 +1,4 @@
-//! A device: it keeps its data, connects out, and answers inside sums.
+//! A device: it stores its data, connects to the server, and contributes answers to sums.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -14,18 +14,21 @@
 //! # }
 //! ```
 //!
-//! [`model_trainer`] trains the library's models; anything that is a [`LocalTrainer`] takes its place (`examples/own_trainer.rs`).
-//! The examples are a federation of one device: from a folder that `deltafl-data` opened, or built in memory with
-//! [`FederationBuilder`](deltafl::data::FederationBuilder).
+//! [`model_trainer`] trains the library's models. Any other [`LocalTrainer`] can replace it
+//! (`examples/own_trainer.rs`). The examples are a federation of one device. `deltafl-data` opens
+//! it from a folder, or [`FederationBuilder`](deltafl::data::FederationBuilder) builds it in
+//! memory.
 //!
-//! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
-//! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
-//! docs/src/explanation/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
-//! copy, and the answer.
+//! The device checks every message of the server. The enrolment authority must have signed the
+//! roster, and no newer roster may be known ([`DeviceState`]). Every round must satisfy the
+//! device's [`Consent`], and secure aggregation checks the rest.
+//! docs/src/explanation/threat-model.md describes the remaining powers of a malicious server. The
+//! device needs memory for the parameters of a question, a working copy, and the answer.
 
 mod answer;
 mod cache;
 mod conditions;
+mod config;
 mod consent;
 mod dial;
 pub mod enrolment;
@@ -54,6 +57,9 @@ pub use deltafl_wire::identity::Credentials;
 
 pub use self::cache::BlobCache;
 pub use self::conditions::{Conditions, Hook, Hours, InvalidWindow, Root, TimeWindow, Unmet};
+pub use self::config::{
+    DeviceConfig, DeviceError, DeviceNotice, InvalidAddress, MinuteOfDay, Participation, check_address,
+};
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
@@ -71,22 +77,23 @@ use crate::fault::Faults;
 pub struct Data {
     federation: Arc<Federation>,
     device: FederationIndex,
-    /// Where its examples lie that never train.
+    /// The position of its held-out examples.
     held_out: Option<FederationIndex>,
 }
 
 impl Data {
-    /// Device `device` of a federation that several share.
+    /// Selects device `device` of a shared federation.
     ///
     /// # Panics
-    /// When the federation has no such device.
+    /// Panics if the federation has no such device.
     pub fn of(federation: Arc<Federation>, device: FederationIndex) -> Self {
         assert!(device.place() < federation.len(), "a device of the federation");
         let held_out = federation.held_out()[device.place()];
         Self { federation, device, held_out }
     }
 
-    /// The same where the places of [`Federation::held_out`] are known, so that thousands of devices look for them once.
+    /// Like [`Self::of`], with the known positions of [`Federation::held_out`], so that thousands
+    /// of devices search for them once.
     pub(crate) fn holding_out(
         federation: &Arc<Federation>,
         device: FederationIndex,
@@ -96,36 +103,37 @@ impl Data {
         Self { federation: Arc::clone(federation), device, held_out }
     }
 
-    /// The one device that trains in a federation; `None` where there are others.
+    /// Selects the only training device of a federation. Returns `None` if there are several.
     pub fn only_device(federation: &Arc<Federation>) -> Option<Self> {
         let [device] = federation.split(Split::Train)[..] else { return None };
         Some(Self::of(Arc::clone(federation), device))
     }
 
-    /// The device of this name: where its examples are split, with those that train.
+    /// Selects the device with this name. If its examples are split, selects the training part.
     pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
         let mut named = federation.devices().filter(|&k| federation.id(k) == name);
         let device = named.clone().find(|&k| federation.split_of(k) == Split::Train).or(named.next())?;
         Some(Self::of(Arc::clone(federation), device))
     }
 
-    /// So many examples that the trainer holds itself: the library knows their number, and asks the trainer about ranges of
-    /// them.
+    /// Creates a device whose trainer stores `examples` examples itself. The library knows only
+    /// their number and passes ranges of them to the trainer.
     pub fn held_by_trainer(name: &str, examples: usize) -> Result<Self, InvalidDevice> {
-        // Rows of nothing, because only their number counts.
+        // The rows are empty because only their number matters.
         let mut builder = FederationBuilder::of_values(name, InputKind::Dense { dim: 1 });
         let nothing = vec![0.0; examples];
         builder.push(name, Split::Train, DeviceExamples::Dense(&nothing), &nothing)?;
         Ok(Self { federation: Arc::new(builder.build()), device: FederationIndex(0), held_out: None })
     }
 
-    /// The same device in the same data, prepared otherwise; `None` where that leaves it out.
+    /// Returns the same device in data that was prepared differently. Returns `None` if that data
+    /// does not contain the device.
     #[must_use]
     pub fn within(&self, federation: &Arc<Federation>) -> Option<Self> {
         Self::named(federation, self.name())
     }
 
-    /// The federation that the device is of.
+    /// The federation that contains the device.
     pub fn federation(&self) -> &Federation {
         &self.federation
     }
@@ -136,7 +144,7 @@ impl Data {
     }
 }
 
-/// A device that takes part in a federation.
+/// A device that participates in a federation.
 pub struct Device {
     server: Server,
     credentials: Credentials,
@@ -152,29 +160,30 @@ pub struct Device {
     defences: Defences,
 }
 
-/// The defences of a device that tests can switch off, to show that the attack against which they are then succeeds.
+/// Defences of a device that tests can disable, to show that the corresponding attack then
+/// succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defences {
     /// The device answers each round of a run once, at one w.
     pub once_per_round: bool,
-    /// The device refuses questions in which several tracks share it, weights that tell of it, and runs that the authority did
-    /// not sign.
+    /// The device refuses three kinds of questions: several tracks share it, the weights reveal its
+    /// size, or the authority did not sign the run.
     pub one_track_per_device: bool,
 }
 
-/// All of them.
+/// All defences.
 impl Default for Defences {
     fn default() -> Self {
         Self { once_per_round: true, one_track_per_device: true }
     }
 }
 
-/// How long to wait before connecting again.
+/// The delays before reconnecting.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// After the first failure; it doubles from then on.
+    /// The delay after the first failure. It doubles with every further failure.
     pub first: Duration,
-    /// At most.
+    /// The maximum delay.
     pub longest: Duration,
 }
 
@@ -185,20 +194,22 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// A wait drawn between nothing and the doubled one, so that a fleet that lost its server does not come back as one.
+    /// Returns a random delay between zero and the doubled one, so that the devices of a fleet do
+    /// not reconnect at the same time.
     fn wait(&self, failures: u32) -> Duration {
         drawn_below(self.first.saturating_mul(1 << failures.min(16)).min(self.longest))
     }
 }
 
-/// A wait drawn between nothing and `most`.
+/// Returns a random delay between zero and `most`.
 fn drawn_below(most: Duration) -> Duration {
     let mut bytes = [0; 8];
     let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
     most.mul_f64(drawn as f64 / u64::MAX as f64)
 }
 
-/// Returns when the presence of a device has this value; never, if it has not and nobody decides on it any more.
+/// Returns when the presence of a device has this value. Never returns if the sender is dropped
+/// before.
 async fn becomes(presence: &mut watch::Receiver<bool>, value: bool) {
     if presence.wait_for(|now| *now == value).await.is_err() {
         std::future::pending::<()>().await;
@@ -206,7 +217,7 @@ async fn becomes(presence: &mut watch::Receiver<bool>, value: bool) {
 }
 
 impl Device {
-    /// A device of a federation. Nothing is sent before [`Self::serve`].
+    /// Creates a device of a federation. Nothing is sent before [`Self::serve`].
     pub fn connect(server: Server, credentials: Credentials, consent: Consent) -> Self {
         Self {
             server,
@@ -224,7 +235,7 @@ impl Device {
         }
     }
 
-    /// Switches defences off, for tests of attacks.
+    /// Disables defences, for tests of attacks.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn with_defences(mut self, defences: Defences) -> Self {
@@ -232,14 +243,14 @@ impl Device {
         self
     }
 
-    /// Remembers across restarts; without it the device remembers for as long as it lives.
+    /// Stores the state across restarts. Without it the state lasts as long as the device.
     #[must_use]
     pub fn with_state(mut self, state: DeviceState) -> Self {
         self.state = state;
         self
     }
 
-    /// Takes part only where the contract of the data is the one that the examples were prepared for.
+    /// Participates only if the server uses the data contract for which the examples were prepared.
     #[must_use]
     pub fn with_contract(mut self, contract: &DataContract) -> Self {
         self.contract = Some(contract.hash());
@@ -253,21 +264,22 @@ impl Device {
         self
     }
 
-    /// Misbehaves, for tests.
+    /// Injects faults, for tests.
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
-    /// Connects while the value is true. When it turns false the device leaves at once, whatever it is doing, and remembers.
+    /// Connects while the value is true. When it becomes false the device disconnects immediately
+    /// and keeps its state.
     #[must_use]
     pub fn with_presence(mut self, presence: watch::Receiver<bool>) -> Self {
         self.presence = presence;
         self
     }
 
-    /// Waits so before it connects again.
+    /// Sets the delays before reconnecting.
     #[must_use]
     pub fn with_backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
@@ -279,15 +291,16 @@ impl Device {
         fetch::Link { limits: &self.limits, faults: &self.faults }
     }
 
-    /// Waits no longer than this for the server.
+    /// Sets the time limits for the server.
     #[must_use]
     pub fn with_time_limits(mut self, limits: TimeLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
-    /// consent does not cover what the server asks. While the owner's conditions are not met it does not connect.
+    /// Participates in rounds across lost connections and server restarts. Ends when the future is
+    /// dropped or when the server's request exceeds the owner's consent. The device does not
+    /// connect while the owner's conditions are not met.
     pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
         let mut memory = session::Memory::default();
         let mut failures = 0;
@@ -295,7 +308,7 @@ impl Device {
         loop {
             becomes(&mut presence, true).await;
             while (self.consent.willing)().is_err() {
-                // Drawn, because the hours of many owners begin at once.
+                // The delay is random because the hours of many owners begin at the same time.
                 sleep(session::WILLING_EVERY / 2 + drawn_below(session::WILLING_EVERY)).await;
             }
             let error = tokio::select! {

@@ -1,4 +1,4 @@
-//! How long a device waits for its server.
+//! Time limits of a device for its server.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use tokio::time::timeout;
 
 use crate::session::SessionError;
 
-/// How long a device waits for its server. A session that exceeds a limit ends, and the device connects again.
+/// Time limits of a device for its server. A session that exceeds a limit ends, and the device
+/// reconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// From dialling to the Welcome.
+    /// From dialling to the Welcome message.
     pub welcome: Duration,
-    /// For the list of the newest params. The server lets devices wait for their turn before it answers.
+    /// For the list of the newest params. The server queues these requests.
     pub newest: Duration,
     /// Between two chunks of a blob, for example of the roster or of params.
     pub chunk: Duration,
-    /// Bytes per second at which a whole blob must arrive, beside one `chunk`.
+    /// The minimum throughput of a whole blob in bytes per second, in addition to one `chunk`.
     pub min_rate: u32,
-    /// Until the server takes a message, or a part of one.
+    /// Until the server accepts a message or a part of one.
     pub send: Duration,
 }
 
@@ -32,7 +33,7 @@ impl Default for TimeLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server exceeded the time limit for {what}: {} s", limit.as_secs_f64())]
 pub struct TimedOut {
-    /// What the device waited for.
+    /// The operation that timed out.
     pub what: &'static str,
     /// The time limit.
     pub limit: Duration,
@@ -45,7 +46,7 @@ impl TimeLimits {
     }
 }
 
-/// Waits for a future, but no longer than the limit.
+/// Awaits a future with a time limit.
 pub(crate) async fn within<T, E: Into<SessionError>>(
     limit: Duration,
     what: &'static str,

@@ -1,4 +1,4 @@
-//! What a server trains, before a device decides to take part.
+//! The training that a server offers, before a device decides to participate.
 
 use deltafl_wire::contract::{DataContract, MAX_CONTRACT};
 use deltafl_wire::proto::federation_client::FederationClient;
@@ -13,22 +13,22 @@ use crate::fault::Faults;
 use crate::fetch::{Link, Partial};
 use crate::limits::{TimeLimits, within};
 
-/// What a server trains.
+/// The training that a server offers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// The name of the federation.
     pub federation: String,
     /// The name of the experiment.
     pub experiment: String,
-    /// The model, as the experiment file writes it, in JSON.
+    /// The model in JSON, as written in the experiment file.
     pub model: String,
-    /// Whether devices are asked for their losses one by one.
+    /// Whether the server asks devices for individual losses.
     pub open: bool,
-    /// The contract of the data; none where devices bring their own trainer.
+    /// The data contract, or `None` if devices bring their own trainer.
     pub contract: Option<DataContract>,
 }
 
-/// Connects under a device's name, receives what is trained, and leaves.
+/// Connects under a device's name, receives the offer, and disconnects.
 pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError> {
     let limits = TimeLimits::default();
     let (mut client, welcome) = within(limits.welcome, "the Welcome", welcomed(server, device)).await?;
@@ -51,7 +51,7 @@ pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError>
     })
 }
 
-/// Sends Hello as the only message, so that the session ends by itself.
+/// Sends Hello as the only message, so that the session ends on its own.
 async fn welcomed(
     server: &Server,
     device: &str,

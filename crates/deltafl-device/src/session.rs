@@ -1,4 +1,4 @@
-//! One connection of a device, from its Hello to its end.
+//! One connection of a device, from Hello to its end.
 
 mod ended;
 mod memory;
@@ -19,7 +19,7 @@ use deltafl_secagg::device::{DeviceRound, Participant};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
-use deltafl_wire::{Assembly, BlobId, VERSION, array, malformed, question as checked_question};
+use deltafl_wire::{BlobId, Reassembly, VERSION, array, malformed, parse_question};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -34,16 +34,16 @@ use super::consent::{NotAllowed, Reason};
 use super::limits::within;
 use super::{Data, Device, Server};
 
-/// Messages of secure aggregation outside of a round: an invitation.
+/// The size limit of a secure aggregation message outside a round: an invitation.
 const SMALL: usize = 4 << 10;
-/// Messages that wait for the network: few, because the long ones are in parts.
+/// The number of queued outgoing messages. It is small because long messages are split into parts.
 const OUTBOX: usize = 2;
-/// Messages that a server has reason to send while a device computes.
+/// The number of messages that a server may send while a device computes.
 const PENDING: usize = 64;
-/// How often a device asks itself whether it has time.
+/// The interval at which a device checks whether it can participate.
 pub(super) const WILLING_EVERY: Duration = Duration::from_secs(15);
 
-/// Attends until the connection ends.
+/// Participates until the connection ends.
 pub(super) async fn attend(
     device: &mut Device,
     trainer: &Arc<dyn LocalTrainer>,
@@ -65,25 +65,25 @@ struct Session<'d> {
     client: FederationClient<Channel>,
     outgoing: mpsc::Sender<FromDevice>,
     incoming: Streaming<FromServer>,
-    /// What came while the device was computing.
+    /// Messages received during a computation.
     pending: VecDeque<from_server::Body>,
-    /// The zero of the protocol's clock.
+    /// The origin of the protocol's clock.
     since: Instant,
     session: [u8; 16],
     index: u32,
     roster: Arc<Verified>,
     enrolment: Participant,
-    /// Whether the device is available, as it told the server last; `None` if the server must be told.
+    /// The availability last sent to the server, or `None` if the server must be informed.
     available: Option<bool>,
-    /// Whether the device was away since it last learned the newest params.
+    /// Whether the device was away since it last fetched the newest params.
     was_away: bool,
-    assembly: Assembly,
+    assembly: Reassembly,
     protocol: Option<DeviceRound>,
     question: Option<Question<ParamsId>>,
 }
 
 impl<'d> Session<'d> {
-    /// Connects, and gets to know the federation.
+    /// Connects and fetches the description of the federation.
     async fn open(
         device: &'d mut Device,
         trainer: &'d Arc<dyn LocalTrainer>,
@@ -119,7 +119,7 @@ impl<'d> Session<'d> {
             enrolment,
             available: None,
             was_away: true,
-            assembly: Assembly::default(),
+            assembly: Reassembly::default(),
             protocol: None,
             question: None,
         };
@@ -127,7 +127,7 @@ impl<'d> Session<'d> {
         Ok(session)
     }
 
-    /// Listens to the server.
+    /// Processes messages of the server.
     async fn run(&mut self) -> Result<Infallible, SessionError> {
         let mut willing = interval(WILLING_EVERY);
         willing.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,7 +153,7 @@ impl<'d> Session<'d> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
-            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
+            from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
@@ -167,7 +167,7 @@ impl<'d> Session<'d> {
         Ok(())
     }
 
-    /// Tells the server when this device begins or ceases to have time.
+    /// Informs the server when the availability of this device changes.
     async fn check_willing(&mut self) -> Result<(), SessionError> {
         let willing = self.willing();
         if self.available == Some(willing.is_ok()) {
@@ -185,7 +185,7 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Does not take part until the device has time again.
+    /// Waits until the device is available again.
     async fn decline(&mut self, reason: Reason) -> Result<(), SessionError> {
         (self.available, self.was_away) = (Some(false), true);
         self.send(from_device::Body::Decline(reason.to_wire())).await
@@ -201,7 +201,7 @@ impl<'d> Session<'d> {
         self.send(from_device::Body::Ready(proto::Ready { roster })).await
     }
 
-    /// Stays out of the present round, and is there for the next.
+    /// Leaves the current round and stays available for the next.
     async fn sit_out(&mut self, reason: Reason) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
         self.send(from_device::Body::Decline(reason.to_wire())).await?;
@@ -221,7 +221,7 @@ impl<'d> Session<'d> {
     }
 }
 
-/// A stream on which the server has sent its Welcome.
+/// A stream on which the server has sent Welcome.
 struct Greeted {
     client: FederationClient<Channel>,
     outgoing: mpsc::Sender<FromDevice>,
@@ -229,12 +229,12 @@ struct Greeted {
     welcome: proto::Welcome,
 }
 
-/// Connects, sends Hello and waits for the Welcome.
+/// Connects, sends Hello and waits for Welcome.
 async fn greet(server: &Server, device: &str) -> Result<Greeted, SessionError> {
     let mut client = server.dial().await?;
     let (outgoing, outbox) = mpsc::channel(OUTBOX);
     let hello = proto::Hello { version: VERSION, device: device.to_owned() };
-    // An empty outbox takes it.
+    // The outbox is empty, so it has room.
     let _ = outgoing.try_send(FromDevice { body: Some(from_device::Body::Hello(hello)) });
     let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();
     match incoming.message().await? {
@@ -245,7 +245,8 @@ async fn greet(server: &Server, device: &str) -> Result<Greeted, SessionError> {
     }
 }
 
-/// Whether the server has the contract of the data that the device prepared its examples for, where it prepared any.
+/// Checks that the server uses the data contract for which the device prepared its examples, if it
+/// prepared any.
 fn same_contract(device: &Device, experiment: &proto::Experiment) -> Result<(), NotAllowed> {
     let Some(expected) = &device.contract else { return Ok(()) };
     let theirs = BlobId::from_wire(experiment.contract.clone()).ok();

@@ -1,15 +1,16 @@
-//! What a device remembers across restarts.
+//! The state of a device across restarts.
 //!
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
-//! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
+//! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
-//! FOLDER/memory/            what its training keeps from round to round: a control variate, say
+//! FOLDER/memory/            the memory of its training, for example a control variate
 //! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
-//! A server can only be caught at showing an older roster, or another one to somebody else, by a device that remembers.
+//! The stored state lets a device detect a server that presents an older roster, or different
+//! rosters to different devices.
 
 mod ledger;
 mod memory;
@@ -19,11 +20,11 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
-use deltafl_wire::roster::{Edition, RosterError};
+use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
@@ -31,41 +32,41 @@ pub(crate) use self::ledger::{Answered, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 
-/// Why a device's state cannot be read or kept.
+/// The reason for which a device's state cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The file system said no.
+    /// The file system failed.
     #[error("{path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Error of the file system.
+        /// The error reported by the file system.
         source: io::Error,
     },
     /// Another process uses the folder.
-    #[error("{path} is used by another process: a device keeps one state")]
+    #[error("{path} is in use by another process: a device has one state")]
     InUse {
         /// The folder.
         path: PathBuf,
     },
-    /// A file that holds something else.
-    #[error("{path} is damaged: restore it, or let the device start anew in another folder")]
+    /// The file has other content.
+    #[error("{path} is damaged: restore it, or restart the device with a new folder")]
     Damaged {
         /// The file.
         path: PathBuf,
     },
-    /// The transcript does not hold together.
+    /// The transcript is damaged.
     #[error(transparent)]
     Transcript(#[from] TranscriptError),
 }
 
-/// What a device remembers: on disk, or for as long as the process lives.
+/// The state of a device, on disk or in memory.
 #[derive(Debug, Default)]
 pub struct DeviceState {
     folder: Option<Folder>,
     roster: Option<SeenRoster>,
-    /// The roster refused last.
+    /// The last refused roster.
     refused: Option<SeenRoster>,
     transcript: Transcript,
     ledger: Ledger,
@@ -76,11 +77,11 @@ pub struct DeviceState {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
-    /// The lock lasts as long as the file is open.
+    /// The lock is held as long as the file is open.
     _lock: File,
 }
 
-/// The newest roster that a device has taken.
+/// The newest accepted roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SeenRoster {
     version: u64,
@@ -88,7 +89,7 @@ struct SeenRoster {
 }
 
 impl DeviceState {
-    /// The state in a folder, which is made if it is not there.
+    /// Opens the state in a folder. Creates the folder if it does not exist.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         fs::create_dir_all(path).map_err(io_error(path))?;
         let lock_path = path.join("lock");
@@ -107,11 +108,16 @@ impl DeviceState {
         Ok(Self { folder, roster, refused: None, transcript, ledger, memory, rounds })
     }
 
-    /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
-    /// the same version. A newer one is remembered before it is used.
-    pub(crate) fn take_roster(&mut self, edition: Edition, hash: &blake3::Hash) -> Result<(), RosterRefused> {
-        let Edition { version, .. } = edition;
-        if edition.left().is_none() {
+    /// Accepts a roster signed by the authority. Refuses it if it has expired, if it is older than
+    /// an accepted one, or if it differs from an accepted one of the same version. A newer roster
+    /// is stored before it is used.
+    pub(crate) fn take_roster(
+        &mut self,
+        edition: RosterVersion,
+        hash: &blake3::Hash,
+    ) -> Result<(), RosterRefused> {
+        let RosterVersion { version, .. } = edition;
+        if edition.time_left().is_none() {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
@@ -121,9 +127,9 @@ impl DeviceState {
             Some(seen) if version == seen.version => RosterError::TwoOfOneVersion(version),
             _ => return self.keep_roster(shown),
         };
-        // Evidence, once: a server that shows it again and again does not fill the disk.
+        // Recorded once as evidence. A server that repeats it does not fill the disk.
         if self.refused.replace(shown) != Some(shown) {
-            tracing::warn!(%refused, "the server is not to be trusted");
+            tracing::warn!(%refused, "the server is not trustworthy");
             let (hash, reason) = (shown.hash, refused.to_string());
             self.record(Event::RosterRefused { version, hash, reason })?;
         }
@@ -132,7 +138,7 @@ impl DeviceState {
 
     fn keep_roster(&mut self, shown: SeenRoster) -> Result<(), RosterRefused> {
         if let Some(folder) = &self.folder {
-            let text = serde_json::to_string(&shown).expect("numbers and digits are JSON") + "\n";
+            let text = serde_json::to_string(&shown).expect("numbers and digits serialise to JSON") + "\n";
             replace(&folder.path.join("roster.json"), text.as_bytes())?;
         }
         self.roster = Some(shown);
@@ -140,7 +146,7 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Notes that all of this is about to be answered; or nothing, if any of it is refused. It is on disk when this returns.
+    /// Records all claims, or none if any is refused. The record is on disk when this returns.
     pub(crate) fn claim(
         &mut self,
         key: &LedgerKey,
@@ -150,23 +156,27 @@ impl DeviceState {
         self.ledger.claim(key, served, claims)
     }
 
-    /// The track for which the device has answered in a round before.
+    /// Returns the track for which the device has answered in this round.
     pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
         self.ledger.track(key)
     }
 
     /// What the device remembers for each of these tracks. It never leaves the device.
-    pub(crate) fn recall(&mut self, key: &RoundKey, tracks: &[u32]) -> Result<Vec<Memory>, StateError> {
+    pub(crate) fn recall(
+        &mut self,
+        key: &RoundKey,
+        tracks: &[u32],
+    ) -> Result<Vec<AlgorithmState>, StateError> {
         tracks.iter().map(|&track| self.memory.recall(key, track)).collect()
     }
 
-    /// Keeps what has changed in the memories of these tracks by answering a question, on disk when this returns.
+    /// Stores the changed memories of these tracks. They are on disk when this returns.
     pub(crate) fn remember(
         &mut self,
         key: &RoundKey,
         tracks: &[u32],
-        before: &[Memory],
-        after: &[Memory],
+        before: &[AlgorithmState],
+        after: &[AlgorithmState],
     ) -> Result<(), StateError> {
         for (&track, (before, after)) in tracks.iter().zip(before.iter().zip(after)) {
             self.memory.remember(key, track, before, after)?;
@@ -174,12 +184,12 @@ impl DeviceState {
         Ok(())
     }
 
-    /// The last round of a session that the device joined.
+    /// Returns the last round of a session that the device joined.
     pub(crate) fn last_round(&self, session: &[u8; 16]) -> Option<u64> {
         self.rounds.last(session)
     }
 
-    /// Notes that a round is joined. It is on disk when this returns.
+    /// Records that the device joins a round. The record is on disk when this returns.
     pub(crate) fn join(&mut self, round: RoundId) -> Result<(), StateError> {
         self.rounds.note(round);
         match &self.folder {
@@ -188,13 +198,13 @@ impl DeviceState {
         }
     }
 
-    /// Writes an event into the transcript. It is on disk when this returns.
+    /// Appends an event to the transcript. It is on disk when this returns.
     pub(crate) fn record(&mut self, event: Event) -> Result<(), StateError> {
         Ok(self.transcript.append(event)?)
     }
 }
 
-/// Why a device does not take a roster.
+/// The reason for which a device refuses a roster.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RosterRefused {
     #[error(transparent)]
@@ -224,7 +234,7 @@ fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
     }
 }
 
-/// Writes a file beside its place, syncs it, and renames it.
+/// Writes and syncs a temporary file next to the target, then renames it.
 fn replace(path: &Path, contents: &[u8]) -> Result<(), StateError> {
     let beside = path.with_extension("new");
     let write = || {
@@ -232,7 +242,7 @@ fn replace(path: &Path, contents: &[u8]) -> Result<(), StateError> {
         file.write_all(contents)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
-        // The rename itself is in the folder.
+        // The folder stores the rename, so it is synced too.
         File::open(path.parent().unwrap_or(path))?.sync_all()
     };
     write().map_err(io_error(path))
@@ -250,7 +260,7 @@ mod tests {
     const LATER: u64 = u64::MAX;
 
     fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
-        let edition = Edition { version, expires: LATER };
+        let edition = RosterVersion { version, expires: LATER };
         state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
     }
 
@@ -264,13 +274,15 @@ mod tests {
         let mut state = DeviceState::open(folder.path()).unwrap();
         taken(&mut state, 5, b"five").unwrap();
         assert!(taken(&mut state, 4, b"four").unwrap_err().contains("rolled back"));
-        assert!(taken(&mut state, 5, b"another five").unwrap_err().contains("another roster 5"));
+        assert!(
+            taken(&mut state, 5, b"another five").unwrap_err().contains("two different rosters of version 5")
+        );
         taken(&mut state, 9, b"nine").unwrap();
     }
 
     #[test]
     fn an_expired_roster_is_refused() {
-        let edition = Edition { version: 4, expires: 1_000 };
+        let edition = RosterVersion { version: 4, expires: 1_000 };
         let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
     }

@@ -1,7 +1,8 @@
-//! Many devices in one process, over real sockets: for load, faults and demonstrations.
+//! Many devices in one process over real sockets, for load tests, faults and demonstrations.
 //!
-//! Each device is a light task with a connection of its own. They share the mapped data, the trainer, a few threads to
-//! compute on, and the memory of what they fetched; everything else a device does as if it were alone.
+//! Each device is a lightweight task with its own connection. The devices share the mapped data,
+//! the trainer, a few threads and the download cache. Otherwise each behaves like a separate
+//! device.
 
 mod day;
 
@@ -19,40 +20,41 @@ use crate::Server;
 use crate::fault::{Faults, Misconduct};
 use crate::{Backoff, BlobCache, Consent, Credentials, Data, Device, NotAllowed, Workers};
 
-/// A device of a swarm: who it is, which server it knows, and its place in the data.
+/// A device of a swarm: its credentials, its server and its position in the data.
 pub struct SimulatedDevice {
-    /// Who it is.
+    /// The credentials of the device.
     pub credentials: Credentials,
-    /// Its server.
+    /// The server of the device.
     pub server: Server,
-    /// Its device in the federation.
+    /// The device's data in the federation.
     pub data: FederationIndex,
 }
 
-/// How a swarm behaves.
+/// The configuration of a swarm.
 #[derive(Clone)]
 pub struct SwarmOptions {
-    /// What the owners agreed to.
+    /// The agreement of the owners.
     pub consent: Consent,
-    /// What goes wrong.
+    /// The injected faults.
     pub misconduct: Misconduct,
-    /// From which faults are drawn.
+    /// The seed of the faults.
     pub seed: u64,
-    /// Threads to compute on.
+    /// The number of computing threads.
     pub threads: usize,
-    /// New connections per second: a server that has just started is not met by everybody at once.
+    /// The number of new connections per second. It limits the load on a server that has just
+    /// started.
     pub arrivals: u32,
-    /// Waits before connecting again.
+    /// The delays before reconnecting.
     pub backoff: Backoff,
-    /// When devices are online; always without a day.
+    /// The times at which devices are online. They are always online if `None`.
     pub day: Option<Day>,
 }
 
-/// Simulated devices that run. Dropping this takes every device off the network.
+/// Running simulated devices. Dropping this disconnects every device.
 pub struct Swarm(JoinSet<Result<(), NotAllowed>>);
 
 impl Swarm {
-    /// Starts the devices, on the present runtime.
+    /// Starts the devices on the current runtime.
     pub fn start(
         devices: Vec<SimulatedDevice>,
         trainer: &Arc<dyn LocalTrainer>,
@@ -84,7 +86,8 @@ impl Swarm {
         Self(swarm)
     }
 
-    /// Waits until every device has ended, because its own consent refused the server. Returns the last reason, if any.
+    /// Waits until every device has ended because its consent refused the server. Returns the last
+    /// reason, if any.
     pub async fn ended(&mut self) -> Option<NotAllowed> {
         let mut last = None;
         while let Some(ended) = self.0.join_next().await {

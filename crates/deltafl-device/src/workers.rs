@@ -8,36 +8,36 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::interruptible::{GuardedWorker, Interrupt};
 
-/// A few threads, shared by the devices of a process.
+/// Threads shared by the devices of a process.
 #[derive(Debug)]
 pub struct Workers {
     threads: Semaphore,
-    /// Answers that are computed and not yet sent.
+    /// Limits the number of computed answers that are not yet sent.
     answers: Semaphore,
 }
 
-/// A device's computation failed: its data, or a trainer that a user brought, made it fail or panic.
+/// A device's computation failed: its data or a user's trainer returned an error or panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("the computation of this device failed")]
 pub struct Failed {
-    /// What the trainer said; nothing where it panicked.
+    /// The error of the trainer, or `None` if it panicked.
     #[source]
     pub source: Option<TrainerError>,
 }
 
 impl Workers {
-    /// So many threads. Answers wait for their upload in memory, eight per thread at most.
+    /// Creates this many threads. At most eight answers per thread wait in memory for their upload.
     pub fn new(threads: usize) -> Self {
         Self { threads: Semaphore::new(threads), answers: Semaphore::new(8 * threads) }
     }
 
-    /// Room for an answer, until it is sent.
+    /// Reserves room for an answer until it is sent.
     pub(super) async fn room(&self) -> SemaphorePermit<'_> {
         self.answers.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// Computes on one of the threads, between two batches for as long as somebody waits: a computation whose future is dropped
-    /// ends.
+    /// Computes on one of the threads. If the future is dropped, the computation stops between two
+    /// batches.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         trainer: Arc<dyn LocalTrainer>,
@@ -60,7 +60,7 @@ mod tests {
     use deltafl::data::FederationIndex;
     use deltafl::data::synthetic::Glyphs;
     use deltafl::kernel::Isa;
-    use deltafl::memory::Memory;
+    use deltafl::memory::AlgorithmState;
     use deltafl::model::{Model, ModelSpec};
     use deltafl::stream::{Purpose, Stream};
     use deltafl::trainer::{LocalPlan, LocalTask, Work};
@@ -76,7 +76,7 @@ mod tests {
         let (workers, len) = (Workers::new(1), model.num_params());
         let trainer = Arc::new(model_trainer(model));
         let (begun, begins) = oneshot::channel();
-        // Dropped with the task, whether it ends or is left.
+        // Dropped with the task, whether it finishes or is cancelled.
         let (alive, ended) = oneshot::channel::<()>();
         let endless = workers.compute(trainer, move |worker| {
             let _alive = alive;
@@ -93,7 +93,7 @@ mod tests {
             let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
             let examples = federation.examples(FederationIndex(0));
             let task = LocalTask { params: &params, sent: &[], examples: &examples, plan: &plan };
-            worker.update(&task, &mut Memory::default(), &mut stream).map(<[f32]>::len)
+            worker.update(&task, &mut AlgorithmState::default(), &mut stream).map(<[f32]>::len)
         });
         tokio::select! {
             _ = endless => panic!("four thousand million epochs do not end"),

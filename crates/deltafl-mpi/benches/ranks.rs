@@ -3,21 +3,20 @@
 //! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one case. It wants
 //! idle cores: a rank that waits does so on a core of its own. The least of several rounds is shown, and the median.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, CONV_NET, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Event, Local, Plan, State, train};
-use deltafl_mpi::{Masks, World};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Event, Plan, train};
+use deltafl_mpi::World;
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
@@ -122,23 +121,12 @@ fn all_reduce(world: &World, len: usize) {
 /// Rounds of FedAvg and of Δ-FL at θ = 0.5, cohort 100, one thread per rank.
 fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model, times: u64) {
     let theta = 0.5.try_into().expect("a conformity level");
-    let plan = Plan {
-        rounds: times,
-        sampling: Sampling {
-            cohort_size: 100,
-            with_replacement: false,
-            availability: Availability::default(),
-        },
-        local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
-        evaluate_every: u64::MAX,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
-    };
+    let plan = Plan::builder().rounds(times).cohort(100).batch(16).evaluate_every(u64::MAX);
+    let plan = plan.track(Track::fed_avg()).track(Tail::new(theta)).build().expect("a valid plan");
     let trainer = Sgd::new(model);
-    let compute = Box::new(Threads::new(&trainer, federation, 1).expect("a thread"));
-    let mut engine = world.exchange(compute, federation, Masks::None).expect("there are train devices");
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
+    let compute = Threads::new(&trainer, federation, Some(NonZeroUsize::MIN)).expect("a thread");
+    let mut engine = world.exchange(compute, federation).expect("there are train devices");
+    let mut state = plan.start(1, &trainer);
     // Wall-clock time of each round but the first, which warms caches and memory.
     let (mut since, mut laps) = (None::<Instant>, Vec::new());
     let stopwatch = |event: Event<'_>| {
@@ -151,7 +139,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
     train(&mut engine, &plan, &mut state, &mut world.observe(Some(stopwatch)))
         .expect("the run can be trained");
 
-    let throughput = engine.throughput();
+    let throughput = world.throughput(&engine);
     if world.is_root() {
         laps.sort_by(f64::total_cmp);
         let (least, median) = (1e3 * laps[0], 1e3 * laps[laps.len() / 2]);

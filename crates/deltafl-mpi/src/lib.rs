@@ -18,7 +18,8 @@
 //! | module | contains |
 //! |---|---|
 //! | [`World`] | the ranks of a job, and checks that they agree |
-//! | [`MpiExchange`] | the exchange: any compute backend within a rank, collectives between ranks |
+//! | [`MpiExchange`] | the exchange: a simulation that shares its devices among ranks |
+//! | [`Ranks`] | the collective operations of that exchange |
 //! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
 //! | [`Throughput`] | the work of each rank and its balance |
 //!
@@ -26,23 +27,20 @@
 //! last checkpoint on any number of ranks, with the same bits.
 //!
 //! ```no_run
-//! use deltafl::compute::Threads;
-//! use deltafl::data::synthetic::{Glyphs, Spec};
-//! use deltafl::kernel::Isa;
-//! use deltafl::model::ModelSpec;
-//! use deltafl::trainer::Sgd;
-//! use deltafl_mpi::Masks;
+//! use deltafl::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let world = deltafl_mpi::World::init()?;
-//! let federation = Spec::Glyphs(Glyphs::default()).build();
+//! let federation = Glyphs::default().build();
 //! world.same("the data", federation.hash())?;
 //! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let trainer = Sgd::new(&*model);
-//! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
-//! let mut exchange = world.exchange(Box::new(compute), &federation, Masks::None)?;
-//! // deltafl::training::train(&mut exchange, &plan, &mut state, &mut world.observe(recorder))
-//! if let Some(throughput) = exchange.throughput() {
+//! let compute = Threads::new(&trainer, &federation, Some(world.threads(None)))?;
+//! let mut exchange = world.exchange(compute, &federation)?;
+//! let plan = Plan::builder().track(Track::fed_avg()).build()?;
+//! let recorder = world.is_root().then(Records::default);
+//! train(&mut exchange, &plan, &mut plan.start(1, &trainer), &mut world.observe(recorder))?;
+//! if let Some(throughput) = world.throughput(&exchange) {
 //!     eprint!("{throughput}");
 //! }
 //! # Ok(())
@@ -50,14 +48,13 @@
 //! ```
 
 mod agreed;
-mod exchange;
 mod launcher;
 mod ranks;
 mod throughput;
 mod world;
 
 pub use agreed::Agreed;
-pub use exchange::{Masks, MpiExchange};
 pub use launcher::launched;
+pub use ranks::Ranks;
 pub use throughput::{RankThroughput, Throughput};
-pub use world::{Differs, World, WorldError};
+pub use world::{Differs, MpiExchange, World, WorldError};

@@ -31,9 +31,10 @@ fn score_of(words: &[u64; WORDS]) -> Score {
     Score { loss: f64::from_bits(words[0]), sums: std::array::from_fn(|i| f64::from_bits(words[1 + i])) }
 }
 
-/// The other ranks.
-pub(crate) struct Ranks<'a> {
+/// The collective operations of the ranks, and the time spent in them.
+pub struct Ranks<'a> {
     world: &'a World,
+    busy: Duration,
     waited: Duration,
 }
 
@@ -48,7 +49,12 @@ struct TooManyScores {
 
 impl<'a> Ranks<'a> {
     pub(crate) fn new(world: &'a World) -> Self {
-        Self { world, waited: Duration::ZERO }
+        Self { world, busy: Duration::ZERO, waited: Duration::ZERO }
+    }
+
+    /// Time spent on computing the devices of this rank.
+    pub(crate) fn busy(&self) -> Duration {
+        self.busy
     }
 
     /// Returns the time spent in collectives, including waiting for other ranks.
@@ -64,6 +70,13 @@ impl Peers for Ranks<'_> {
 
     fn size(&self) -> usize {
         self.world.size()
+    }
+
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let done = part();
+        self.busy += since.elapsed();
+        done
     }
 
     fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError> {

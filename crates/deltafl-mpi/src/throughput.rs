@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use deltafl::exchange::Share;
+use deltafl::exchange::WorkDone;
 
 use crate::world::World;
 
@@ -56,8 +56,14 @@ impl fmt::Display for Throughput {
 }
 
 /// Collects the work of each rank on rank 0.
-pub(crate) fn gather(world: &World, share: Share, busy: Duration, waited: Duration) -> Option<Throughput> {
-    let words = [share.updates, share.examples, busy.as_secs_f64().to_bits(), waited.as_secs_f64().to_bits()];
+pub(crate) fn gather(
+    world: &World,
+    work_done: WorkDone,
+    busy: Duration,
+    waited: Duration,
+) -> Option<Throughput> {
+    let words =
+        [work_done.updates, work_done.examples, busy.as_secs_f64().to_bits(), waited.as_secs_f64().to_bits()];
     let mine: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let all = world.gather_bytes(&mine);
     world.is_root().then(|| {

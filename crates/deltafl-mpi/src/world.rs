@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroUsize;
 
 use deltafl::compute::Compute;
 use deltafl::data::Federation;
-use deltafl::exchange::ExchangeError;
+use deltafl::exchange::{ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::training::Observer;
 use mpi::Threading;
@@ -17,8 +18,12 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
 use crate::agreed::Agreed;
-use crate::exchange::{Masks, MpiExchange};
 use crate::launcher;
+use crate::ranks::Ranks;
+use crate::throughput::{self, Throughput};
+
+/// The exchange over MPI ranks. Every rank asks it the same questions in the same order.
+pub type MpiExchange<'a, C> = Simulation<'a, C, Ranks<'a>>;
 
 /// The ranks of a job. Every method is collective, except those that only return names and numbers.
 ///
@@ -121,14 +126,23 @@ impl World {
         self.hosts[..self.rank].iter().filter(|&host| *host == self.hosts[self.rank]).count()
     }
 
-    /// Creates the exchange of this rank over the devices that `compute` computes.
-    pub fn exchange<'a>(
+    /// Returns the exchange of this rank, whose part of the devices is computed by `compute`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the federation has no train devices.
+    pub fn exchange<'a, C: Compute>(
         &'a self,
-        compute: Box<dyn Compute + 'a>,
+        compute: C,
         federation: &'a Federation,
-        masks: Masks,
-    ) -> Result<MpiExchange<'a>, ExchangeError> {
-        MpiExchange::new(self, compute, federation, masks)
+    ) -> Result<MpiExchange<'a, C>, ExchangeError> {
+        Simulation::with_peers(compute, federation, Ranks::new(self))
+    }
+
+    /// Returns the work of each rank so far on rank 0, and `None` on the other ranks. Collective.
+    pub fn throughput<C: Compute>(&self, exchange: &MpiExchange<'_, C>) -> Option<Throughput> {
+        let ranks = exchange.peers();
+        throughput::gather(self, exchange.work_done(), ranks.busy(), ranks.waited())
     }
 
     /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.
@@ -153,16 +167,16 @@ impl World {
         number
     }
 
-    /// Returns the number of threads of this rank: `asked`, or for 0 the cores to which the
-    /// launcher has bound it, divided by the ranks bound to the same cores.
-    pub fn threads(&self, asked: usize) -> usize {
+    /// Returns the number of threads of this rank. `None` asks for the cores that the launcher has
+    /// bound the rank to, shared with the ranks that are bound to the same cores.
+    pub fn threads(&self, asked: Option<NonZeroUsize>) -> NonZeroUsize {
         let bound_to = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let bound_to = bound_to.lines().find(|line| line.starts_with("Cpus_allowed_list"));
         let place = format!("{} {}", self.host(self.rank), bound_to.unwrap_or_default());
         let here = self.gather_hash(&place);
         let sharing = here.iter().filter(|&&other| other == here[self.rank]).count();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if asked == 0 { (cores / sharing).max(1) } else { asked }
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        asked.or(NonZeroUsize::new(cores / sharing)).unwrap_or(NonZeroUsize::MIN)
     }
 
     /// Returns the fastest instruction set that all ranks support. Two instruction sets may differ

@@ -8,6 +8,9 @@ use std::process::Output;
 
 use deltafl_data::run_folder::{evaluations, read_checkpoint, read_rounds};
 
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by tests of several crates")]
+mod intercepted;
 #[path = "ranks/job.rs"]
 mod job;
 #[path = "ranks/mpirun.rs"]

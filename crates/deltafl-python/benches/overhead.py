@@ -70,7 +70,7 @@ def bare(net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
 
 
 class Alternating(dfl.torch.Module):
-    """A trainer that runs a bare round before each of its own rounds, and measures both."""
+    """A trainer that runs a bare round before each round of deltafl, and measures both."""
 
     def __init__(self, net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
         super().__init__(net, shape=(1, 28, 28), device="cpu")
@@ -110,7 +110,7 @@ def main(rounds: int) -> None:
             fed, trainer, dfl.FedAvg(), rounds=rounds + 2, cohort=DEVICES, local=dfl.SGD(lr=RATE, batch=BATCH),
             evaluate_every=10**6, out=f"{folder}/run", threads=1, progress=False,
         )
-    # The first round of both is a warm-up. The end of the last round of ours is not observed.
+    # The first round of both is a warm-up. The end of the last round of deltafl is not observed.
     bare_rounds, our_rounds = trainer.bare[1:-1], trainer.ours[1:]
     ratios = sorted(ours / steps - 1 for ours, steps in zip(our_rounds, bare_rounds, strict=True))
     print(json.dumps({

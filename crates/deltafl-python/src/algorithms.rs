@@ -1,4 +1,4 @@
-//! The tables of algorithms and models, for the typed classes of the package.
+//! The tables of algorithms and models, for the typed classes of the Python package.
 
 use deltafl::algorithm::{ALGORITHMS, Algorithm};
 use deltafl::model::{MODELS, ModelDefinition};
@@ -6,7 +6,7 @@ use deltafl::options::{DefaultValue, OptionKind, OptionSpec};
 use pyo3::prelude::*;
 use serde_json::json;
 
-/// Every algorithm with its options, as JSON.
+/// Returns every algorithm with its options, as JSON.
 #[pyfunction]
 pub(crate) fn algorithms() -> String {
     let of_algorithm = |algorithm: &&Algorithm| {
@@ -20,7 +20,7 @@ pub(crate) fn algorithms() -> String {
     serde_json::Value::from(ALGORITHMS.iter().map(of_algorithm).collect::<Vec<_>>()).to_string()
 }
 
-/// Every model with its options, as JSON.
+/// Returns every model with its options, as JSON.
 #[pyfunction]
 pub(crate) fn models() -> String {
     let entry = |model: &&ModelDefinition| {

@@ -1,68 +1,86 @@
 //! A deployed federation: a device with a trainer of Python, and a server.
 
-use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use deltafl::trainer::LocalTrainer;
-use deltafl::training::{RoundRecord, State};
-use deltafl_cli::embed::deployed::{self, Part, ServerListener, Service};
-use deltafl_cli::embed::{Failure, FailureKind};
+use chrono::{Local, Timelike as _};
+use deltafl::kernel::Isa;
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::Outcome;
 use deltafl_data::experiment::Experiment;
-use deltafl_run::{Listener, SeedEvaluation};
+use deltafl_device::{DeviceConfig, DeviceError, Participation};
+use deltafl_run::session::{self, thin_tail_warnings};
+use deltafl_run::{FolderError, Listener as _, RunError};
+use deltafl_server::server::contract_of;
+use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};
 use pyo3::prelude::*;
+use serde::de::DeserializeOwned;
 
-use crate::failure::raised;
+use crate::failure::{causes, exception, invalid, raised};
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
 use crate::logs;
-use crate::run::parsed;
+use crate::run::{load, parsed};
 use crate::trainer::PyTrainer;
 
-/// Takes part in a federation until `stop` is set, with the options of `deltafl device`.
+/// The options of a server or a device, as JSON.
+fn options<T: DeserializeOwned>(py: Python<'_>, json: &str) -> PyResult<T> {
+    let value: serde_json::Value = serde_json::from_str(json).map_err(|e| invalid(py, e))?;
+    serde_json::from_value(value).map_err(|e| invalid(py, e))
+}
+
+/// Takes part in a federation until `stop` is set, with options of a [`DeviceConfig`] as JSON.
 #[pyfunction]
 pub(crate) fn take_part(
     py: Python<'_>,
-    words: Vec<OsString>,
+    config: &str,
     data: &Bound<'_, Federation>,
     trainer: Option<Py<PyAny>>,
     name: &str,
     stop: &Bound<'_, Stop>,
 ) -> PyResult<()> {
     logs::start(py)?;
+    let config: DeviceConfig = options(py, config)?;
     let (data, stop) = (data.get().inner.clone(), stop.get());
     let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?.map(Arc::new);
     let has_failed = || trainer.as_ref().is_some_and(|trainer| trainer.has_failed());
-    let part = Part {
-        words,
+    let participation = Participation {
+        config,
+        data_name: data.name().to_owned(),
         data,
         trainer: trainer.clone().map(|trainer| trainer as Arc<dyn LocalTrainer>),
-        ended: &|| stop.is_set() || has_failed(),
-        say: &|text| tracing::info!("{text}"),
+        minute_of_day,
+        notify: &|notice| tracing::info!("{notice}"),
     };
-    let ended = py.detach(|| deployed::take_part(part));
+    let ended = py.detach(|| participation.run(&|| stop.is_set() || has_failed()));
     match trainer.and_then(|trainer| trainer.failure(py, &format!("device {name}"))) {
         Some(raised) => Err(raised),
-        None => ended.map_err(|failure| failed(py, &failure)),
+        None => ended.map_err(|error| device_exception(py, &error)),
     }
 }
 
-fn failed(py: Python<'_>, failure: &Failure) -> PyErr {
-    let class = if failure.kind == FailureKind::BadInput { "InvalidInput" } else { "Error" };
-    raised(py, class, &failure.message)
+/// By this machine's clock and time zone.
+fn minute_of_day() -> u16 {
+    let now = Local::now();
+    (60 * now.hour() + now.minute()) as u16
 }
 
-/// What a server is, beside its experiment.
+fn device_exception(py: Python<'_>, error: &DeviceError) -> PyErr {
+    let class = if matches!(error, DeviceError::Runtime(_)) { "Error" } else { "InvalidInput" };
+    let mut lines = causes(error);
+    lines.extend(error.help().map(str::to_owned));
+    raised(py, class, &lines.join("\n"))
+}
+
+/// What a server trains, beside its experiment.
 #[derive(FromPyObject)]
 pub(crate) struct Served<'py> {
-    words: Vec<OsString>,
+    config: String,
     like: Option<Bound<'py, Federation>>,
     trainer: Option<Py<PyAny>>,
     devices: Option<Vec<String>>,
 }
 
-/// Trains with devices that connect, with the options of `deltafl serve`. Returns whether all seeds are done.
+/// Trains with devices that connect, with options of a [`ServerConfig`] as JSON. Returns whether all seeds are done.
 #[pyfunction]
 pub(crate) fn serve(
     py: Python<'_>,
@@ -72,92 +90,128 @@ pub(crate) fn serve(
     progress: Py<PyAny>,
 ) -> PyResult<bool> {
     logs::start(py)?;
-    let Served { words, like, trainer, devices } = served;
+    let Served { config, like, trainer, devices } = served;
+    let config: ServerConfig = options(py, &config)?;
     let experiment = parsed(py, experiment)?;
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop.get())).transpose()?;
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop.get())).transpose()?.map(Arc::new);
     let like = like.map(|like| like.get().inner.clone());
     let flag = stop.get().flag();
-    let told = PyListener::new(stop.get().clone(), progress);
-    let listener = Hearing { told, trainer: trainer.as_ref(), stop: stop.get() };
-    let ended = py.detach(|| {
-        let service = Service {
-            words,
-            experiment,
-            like: like.as_deref(),
-            trainer: trainer.as_ref().map(|trainer| trainer as &dyn LocalTrainer),
-            devices,
-        };
-        deployed::serve(service, &listener, &flag)
+    let listener = Arc::new(PyServerListener {
+        progress: PyListener::new(stop.get().clone(), progress),
+        trainer: trainer.clone(),
+        stop: stop.get().clone(),
     });
-    if let Some(raised) = listener.told.raised() {
+    let ended = py.detach(|| {
+        let shown: Arc<dyn ServerListener> = listener.clone();
+        Server::check(&config, &experiment)?;
+        thin_tail_warnings(&experiment).iter().for_each(|warning| listener.progress.warn(warning));
+        let data = match (&like, &trainer) {
+            (Some(like), _) => Some(session::prepare(&experiment, like.as_ref().clone())?),
+            (None, Some(_)) => None,
+            (None, None) => Some(load(&experiment)?),
+        };
+        let model = match (&data, &trainer) {
+            (Some(data), None) => {
+                let kernel = config.kernel.unwrap_or_else(Isa::detect);
+                Some(session::build_model(&experiment, data, kernel)?)
+            }
+            _ => None,
+        };
+        let own = model.as_deref().map(Sgd::new);
+        let brought = trainer.as_deref().map(|trainer| trainer as &dyn LocalTrainer);
+        let trainer = brought.or(own.as_ref().map(|own| own as _)).expect("a trainer, or data with a model");
+        let model = served_model(trainer, data.as_ref(), &experiment, devices);
+        Ok::<_, ServeError>(Server::new(config, experiment, model)?.run(&flag, &shown)?)
+    });
+    if let Some(raised) = listener.progress.raised() {
         return Err(raised);
     }
     match trainer.as_ref().and_then(|trainer| trainer.failure(py, "the start of the model")) {
         Some(raised) => Err(raised),
-        None => ended.map_err(|failure| failed(py, &failure)),
+        None => ended.map(|ended| ended == Outcome::Finished).map_err(|error| error.exception(py)),
     }
 }
 
-/// Tells an object of Python of a server: `listening` and `page` beside what a run tells.
-struct Hearing<'a> {
-    told: PyListener,
-    trainer: Option<&'a PyTrainer>,
-    stop: &'a Stop,
+/// The model of a server, for the devices of these names or those of the data that train.
+fn served_model<'a>(
+    trainer: &'a dyn LocalTrainer,
+    data: Option<&deltafl::data::Federation>,
+    experiment: &Experiment,
+    devices: Option<Vec<String>>,
+) -> ServedModel<'a> {
+    let mut model = match data {
+        Some(data) => ServedModel::for_data(trainer, data, experiment),
+        None => ServedModel::of_devices(trainer, []),
+    };
+    if let Some(data) = data {
+        model.data_hash = contract_of(data, experiment).hash().to_hex().to_string();
+    }
+    model.devices = devices.unwrap_or(model.devices);
+    model
 }
 
-impl Listener for Hearing<'_> {
-    fn stop(&self) -> &AtomicBool {
-        self.told.stop()
-    }
+/// Why a server does not start, or ends.
+enum ServeError {
+    Run(RunError),
+    Server(ServerError),
+}
 
-    fn shows_seeds_side_by_side(&self) -> bool {
-        self.told.shows_seeds_side_by_side()
+impl From<RunError> for ServeError {
+    fn from(error: RunError) -> Self {
+        Self::Run(error)
     }
+}
 
-    fn begin_side_by_side(&self, experiment: &Experiment, seeds: &[State]) {
-        self.told.begin_side_by_side(experiment, seeds);
+impl From<ServerError> for ServeError {
+    fn from(error: ServerError) -> Self {
+        Self::Server(error)
     }
+}
 
-    fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
-        // w₀ is all that a server asks of a trainer, and it was asked for just now.
-        if self.trainer.is_some_and(PyTrainer::has_failed) {
-            self.stop.set();
+impl ServeError {
+    fn exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Run(error) => exception(py, &error),
+            Self::Server(ServerError::Folder(error)) => exception(py, &FolderError::from(error)),
+            Self::Server(error) => {
+                let class = if error.is_invalid_input() { "InvalidInput" } else { "Error" };
+                let mut lines = causes(&error);
+                lines.extend(error.help());
+                raised(py, class, &lines.join("\n"))
+            }
         }
-        self.told.begin(experiment, seed, done);
-    }
-
-    fn round(&self, records: &[RoundRecord]) {
-        self.told.round(records);
-    }
-
-    fn evaluation(&self, evaluation: &SeedEvaluation<'_>) {
-        self.told.evaluation(evaluation);
-    }
-
-    fn end(&self, seed: u64) {
-        self.told.end(seed);
-    }
-
-    fn note(&self, text: &str) {
-        self.told.note(text);
-    }
-
-    fn warn(&self, text: &str) {
-        self.told.warn(text);
     }
 }
 
-impl ServerListener for Hearing<'_> {
-    fn listening(&self, address: SocketAddr, _: usize) {
-        let address = address.to_string();
-        self.told.tell(|progress| progress.call_method1("listening", (address,)).map(drop));
-    }
+/// Forwards the events of a server to an object of Python: `begin`, `round`, `listening` and `page`.
+struct PyServerListener {
+    progress: PyListener,
+    trainer: Option<Arc<PyTrainer>>,
+    stop: Stop,
+}
 
-    fn page(&self, url: &str) {
-        self.told.tell(|progress| progress.call_method1("page", (url,)).map(drop));
-    }
-
-    fn say(&self, text: &str) {
-        tracing::info!("{text}");
+impl ServerListener for PyServerListener {
+    fn event(&self, event: &ServerEvent<'_>) {
+        match event {
+            ServerEvent::Begin { experiment, seed, done } => {
+                // w₀ is all that a server asks of a trainer, and it was asked for just now.
+                if self.trainer.as_ref().is_some_and(|trainer| trainer.has_failed()) {
+                    self.stop.set();
+                }
+                self.progress.begin(experiment, *seed, *done);
+            }
+            ServerEvent::Round { record, .. } => {
+                tracing::info!("{event}");
+                self.progress.round(std::slice::from_ref(*record));
+            }
+            ServerEvent::Listening { address, .. } => {
+                let address = address.to_string();
+                self.progress.tell(|progress| progress.call_method1("listening", (address,)).map(drop));
+            }
+            ServerEvent::Page { url } => {
+                self.progress.tell(|progress| progress.call_method1("page", (*url,)).map(drop));
+            }
+            event => tracing::info!("{event}"),
+        }
     }
 }

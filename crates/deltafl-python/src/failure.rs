@@ -1,10 +1,10 @@
-//! Errors as the exceptions of `deltafl.errors`.
+//! Conversion of errors to the exceptions of `deltafl.errors`.
 
 use deltafl_data::run_folder::RunFolderError;
 use deltafl_run::{ErrorKind, Explain, FolderError};
 use pyo3::prelude::*;
 
-/// The exception of an error of the application.
+/// Returns the exception for an error of the application.
 pub(crate) fn exception(py: Python<'_>, error: &dyn Explain) -> PyErr {
     let class = match error.kind() {
         ErrorKind::InvalidInput => "InvalidInput",
@@ -14,19 +14,15 @@ pub(crate) fn exception(py: Python<'_>, error: &dyn Explain) -> PyErr {
     raised(py, class, &message(error))
 }
 
-/// The exception of an error of a run folder.
+/// Returns the exception for an error of a run folder.
 pub(crate) fn folder_exception(py: Python<'_>, error: RunFolderError) -> PyErr {
     exception(py, &FolderError::from(error))
 }
 
-/// The message of an error: its causes, the place in a file, and the fix, in several lines.
+/// Returns the message of an error in several lines: its causes, the location in a file, and the
+/// fix.
 pub(crate) fn message(error: &dyn Explain) -> String {
-    let mut lines = vec![error.to_string()];
-    let mut below = error.source();
-    while let Some(source) = below {
-        lines.push(source.to_string());
-        below = source.source();
-    }
+    let mut lines = causes(error);
     if let Some(excerpt) = error.excerpt() {
         let (line, column) = excerpt.line_and_column();
         lines.push(format!("{}:{line}:{column}", excerpt.path.display()));
@@ -37,24 +33,22 @@ pub(crate) fn message(error: &dyn Explain) -> String {
     lines.join("\n")
 }
 
-/// The exception of an invalid argument.
+/// Returns the messages of an error and of its causes.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect()
+}
+
+/// Returns the exception for an invalid argument.
 pub(crate) fn invalid(py: Python<'_>, problem: impl std::fmt::Display) -> PyErr {
     raised(py, "InvalidInput", &problem.to_string())
 }
 
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(source) = below {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        below = source.source();
-    }
-    text
+/// Formats an error with its causes in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).join(": ")
 }
 
-/// An exception of `deltafl.errors` by name.
+/// Creates an exception of `deltafl.errors` by name.
 pub(crate) fn raised(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let made = py
         .import("deltafl.errors")

@@ -1,4 +1,4 @@
-//! Federations: devices in arrays that Python lends, in a folder, or made up.
+//! Federations: borrowed Python arrays, federation folders, and synthetic data.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -20,11 +20,11 @@ use crate::lent;
 /// Devices and their examples.
 #[pyclass(frozen, module = "deltafl._deltafl")]
 pub(crate) struct Federation {
-    /// Shared with every run that trains on it.
+    /// The data, shared with every run that trains on it.
     pub(crate) inner: Arc<data::Federation>,
 }
 
-/// What a federation of arrays is made of.
+/// The parts of a federation of arrays.
 #[derive(FromPyObject)]
 pub(crate) struct Arrays<'py> {
     name: String,
@@ -39,7 +39,7 @@ pub(crate) struct Arrays<'py> {
 
 #[pymethods]
 impl Federation {
-    /// A federation of the rows of a matrix, which is not copied.
+    /// Creates a federation from the rows of a matrix without copying it.
     #[staticmethod]
     fn of_arrays(py: Python<'_>, arrays: Arrays<'_>) -> PyResult<Self> {
         let (kind, inputs) = input_column(py, &arrays.inputs)?;
@@ -74,7 +74,7 @@ impl Federation {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A federation folder.
+    /// Opens a federation folder.
     #[staticmethod]
     fn open(py: Python<'_>, folder: PathBuf) -> PyResult<Self> {
         let inner = py.detach(|| deltafl_data::open(&folder));
@@ -84,7 +84,7 @@ impl Federation {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A synthetic federation, from its options as JSON.
+    /// Creates a synthetic federation from its options as JSON.
     #[staticmethod]
     fn synthetic(py: Python<'_>, options: &str) -> PyResult<Self> {
         let spec: synthetic::Spec = serde_json::from_str(options).map_err(|e| invalid(py, e))?;
@@ -107,19 +107,19 @@ impl Federation {
         self.inner.name()
     }
 
-    /// Number of classes; 0 where targets are real numbers.
+    /// The number of classes, or 0 if targets are real numbers.
     #[getter]
     fn classes(&self) -> usize {
         self.inner.classes()
     }
 
-    /// BLAKE3 of the contents.
+    /// The BLAKE3 hash of the contents.
     #[getter]
     fn hash(&self) -> &str {
         self.inner.hash()
     }
 
-    /// bytes, dense, tokens or windows.
+    /// The kind of the inputs: bytes, dense, tokens or windows.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.inner.kind() {
@@ -130,7 +130,7 @@ impl Federation {
         }
     }
 
-    /// Values of an example: features, words or symbols.
+    /// The number of values of an example: features, words or symbols.
     #[getter]
     fn width(&self) -> usize {
         match self.inner.kind() {
@@ -139,7 +139,7 @@ impl Federation {
         }
     }
 
-    /// Identity, split and number of examples of every device.
+    /// Returns name, split and number of examples of every device.
     fn devices(&self) -> Vec<(String, &'static str, u64)> {
         let of_device = |k: FederationIndex| {
             (self.inner.id(k).to_owned(), self.inner.split_of(k).name(), self.inner.example_count(k))
@@ -147,7 +147,7 @@ impl Federation {
         self.inner.devices().map(of_device).collect()
     }
 
-    /// Inputs and targets of a device, as a model sees them.
+    /// Returns inputs and targets of a device in the form that a model receives.
     fn examples<'py>(
         &self,
         py: Python<'py>,
@@ -162,7 +162,8 @@ impl Federation {
     }
 }
 
-/// Some examples of a device as arrays: inputs as float32 or int64, targets as int64 or float32.
+/// Returns some examples of a device as arrays: inputs as float32 or int64, targets as int64 or
+/// float32.
 pub(crate) fn gathered<'py>(
     py: Python<'py>,
     buffer: &mut BatchBuffer,
@@ -189,7 +190,7 @@ pub(crate) fn gathered<'py>(
     Ok((inputs, targets))
 }
 
-/// The column of a matrix, row by row.
+/// Converts a matrix to an input column, row by row.
 fn input_column(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<(InputKind, InputColumn)> {
     let lies_elsewhere = || invalid(py, "the inputs must be a matrix with rows, in C order");
     if let Ok(matrix) = inputs.cast::<PyArray2<f32>>() {
@@ -203,14 +204,14 @@ fn input_column(py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<(InputKin
     Err(invalid(py, "the inputs must be a matrix of float32 or uint8"))
 }
 
-/// Targets as they were given: a row per row of the inputs.
+/// Targets provided by the caller, one per row of the inputs.
 pub(crate) enum GivenTargets {
     Classes(Vec<u32>),
     Values(Vec<f32>),
 }
 
 impl GivenTargets {
-    /// Of an array of uint32 or float32.
+    /// Converts an array of uint32 or float32.
     pub(crate) fn of(py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(labels) = targets.extract::<PyReadonlyArray1<'_, u32>>() {
             return Ok(Self::Classes(labels.as_array().to_vec()));
@@ -221,7 +222,7 @@ impl GivenTargets {
         Err(invalid(py, "the targets must be a vector of uint32 or float32"))
     }
 
-    /// Those of some rows.
+    /// Returns the targets of some rows.
     pub(crate) fn part(&self, rows: Range<usize>) -> Option<Targets<'_>> {
         match self {
             Self::Classes(labels) => labels.get(rows).map(Targets::Classes),
@@ -229,7 +230,7 @@ impl GivenTargets {
         }
     }
 
-    /// All of them.
+    /// Returns all targets.
     pub(crate) fn all(&self) -> Targets<'_> {
         match self {
             Self::Classes(labels) => Targets::Classes(labels),
@@ -238,18 +239,18 @@ impl GivenTargets {
     }
 }
 
-/// The splits of these names, as numbers.
+/// Converts the names of splits to numbers.
 pub(crate) fn splits(py: Python<'_>, names: &[String]) -> PyResult<Vec<u8>> {
     names.iter().map(|name| split(py, name).map(|split| split as u8)).collect()
 }
 
-/// The split of this name.
+/// Returns the split of this name.
 pub(crate) fn split(py: Python<'_>, name: &str) -> PyResult<Split> {
     Split::from_name(name)
         .ok_or_else(|| invalid(py, format!("a split is train, test or validation, not {name:?}")))
 }
 
-/// Checks every device, and hashes what it holds.
+/// Checks every device and computes the hash of its data.
 fn checked(
     shape: Shape,
     table: &DeviceTable,

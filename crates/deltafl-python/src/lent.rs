@@ -1,5 +1,5 @@
-//! Memory of a numpy array, lent to a column without a copy.
-#![allow(unsafe_code, reason = "the numbers of an array are read where Python keeps them")]
+//! Memory of a numpy array, borrowed as a column without a copy.
+#![allow(unsafe_code, reason = "the numbers are read from memory owned by Python")]
 
 use deltafl::data::{Column, Number};
 use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
@@ -12,20 +12,22 @@ struct Lent<T> {
     len: usize,
 }
 
-// SAFETY: the pointer is to numbers that the array owns, which lives as long as this does; they are only read.
+// SAFETY: the pointer refers to numbers owned by the array, which lives as long as this value. They
+// are only read.
 unsafe impl<T: Sync> Send for Lent<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Lent<T> {}
 
 impl<T> AsRef<[T]> for Lent<T> {
     fn as_ref(&self) -> &[T] {
-        // SAFETY: `first` points to `len` numbers of an array that is C-contiguous and lives as long as this does. Whoever
-        // writes to it meanwhile breaks the promise of the package's documentation, as with a mapped file.
+        // SAFETY: `first` points to `len` numbers of a C-contiguous array that lives as long as
+        // this value. The documentation of the package forbids writing to the array meanwhile, as
+        // with a mapped file.
         unsafe { std::slice::from_raw_parts(self.first, self.len) }
     }
 }
 
-/// The numbers of an array as a column; `None` when they do not lie row by row.
+/// Returns the numbers of an array as a column, or `None` if they are not stored row by row.
 pub(crate) fn column<T: Number + Element>(array: &Bound<'_, PyArray2<T>>) -> Option<Column<T>> {
     if !array.is_c_contiguous() || array.len() == 0 {
         return None;

@@ -1,17 +1,18 @@
-//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls.
+//! The module `deltafl._deltafl`: the functions called by the Python code of the package.
 //!
 //! ```text
-//! federation     devices in arrays that Python lends, or in a folder
+//! federation     devices in borrowed Python arrays, or in a folder
 //! run            an experiment, trained into its run folder
 //! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
-//! listener       progress and Ctrl-C; logs are records of `logging`
-//! results        what a run left behind, as Arrow tables
+//! listener       progress and Ctrl-C
+//! logs           log events as records of `logging`
+//! results        the results of a run as Arrow tables
 //! sweep          the points of a sweep, and their results
-//! superquantile  the superquantile by itself
+//! superquantile  the superquantile as a function
 //! ```
 //!
-//! The interpreter is released while devices compute, and entered again for a callback alone.
+//! The interpreter lock is released while devices compute, and acquired only for callbacks.
 
 use pyo3::prelude::*;
 
@@ -31,9 +32,8 @@ mod table;
 mod trainer;
 mod writer;
 
-/// Rust code of the package `deltafl`.
-#[pymodule]
-fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// Adds the classes and functions of the package `deltafl` to its extension module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<federation::Federation>()?;
     module.add_class::<listener::Stop>()?;
@@ -41,7 +41,6 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms::models, module)?)?;
-    module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
@@ -66,10 +65,4 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sweep::sweep_plan, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::sweep_results, module)?)?;
     Ok(())
-}
-
-/// The command `deltafl` with these words, its name first; returns its exit code.
-#[pyfunction]
-fn command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
-    py.detach(|| deltafl_cli::command(words))
 }

@@ -1,4 +1,4 @@
-//! Progress of a run, and Ctrl-C.
+//! Progress of a run, and handling of Ctrl-C.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use deltafl_data::experiment::Experiment;
 use deltafl_run::{Listener, SeedEvaluation};
 use pyo3::prelude::*;
 
-/// Time between two calls of Python: a round may take microseconds.
+/// The minimum time between two calls of Python. A round may take microseconds.
 const LAP: Duration = Duration::from_millis(50);
 
-/// A flag that ends a run after its round.
+/// A flag that ends a run after the current round.
 #[pyclass(frozen, module = "deltafl._deltafl")]
 #[derive(Clone, Default)]
 pub(crate) struct Stop {
     flag: Arc<AtomicBool>,
-    /// Whether nobody waits for the run any more.
+    /// Whether the caller has stopped waiting for the run.
     abandoned: Arc<AtomicBool>,
 }
 
@@ -28,37 +28,37 @@ impl Stop {
         Self::default()
     }
 
-    /// Ends the run after its round.
+    /// Ends the run after the current round.
     pub(crate) fn set(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the run, with the devices at work where a trainer of Python computes them, and tells Python nothing of it any more:
-    /// the interpreter may end before.
+    /// Ends the run and stops calling Python, because the interpreter may exit before the run ends.
+    /// With a Python trainer, no further devices are computed.
     fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.set();
     }
 
-    /// Whether the run is to end.
+    /// Returns whether the run should end.
     pub(crate) fn is_set(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 }
 
 impl Stop {
-    /// Whether nobody waits for the run any more.
+    /// Returns whether the caller has stopped waiting for the run.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// The flag, shared.
+    /// Returns the shared flag.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 }
 
-/// Tells an object of Python: `begin`, `round`, `evaluation`, `warn`.
+/// Forwards progress to the methods `begin`, `round`, `evaluation` and `warn` of a Python object.
 pub(crate) struct PyListener {
     stop: Stop,
     progress: Py<PyAny>,
@@ -72,28 +72,29 @@ struct Lap {
 }
 
 impl PyListener {
-    /// Tells `progress`, and ends when `stop` is set.
+    /// Creates a listener that calls `progress` and ends the run when `stop` is set.
     pub(crate) fn new(stop: Stop, progress: Py<PyAny>) -> Self {
         let lap = Mutex::new(Lap { began: Instant::now(), round: 0 });
         Self { stop, progress, lap, raised: Mutex::default() }
     }
 
-    /// What a callback raised; the run was ended for it.
+    /// Returns the exception raised by a callback, which ended the run.
     pub(crate) fn raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Calls the object; an exception ends the run.
+    /// Calls the object. An exception ends the run.
     pub(crate) fn tell(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) {
         if self.stop.is_abandoned() {
             return;
         }
         Python::attach(|py| {
-            // Handlers of signals run here, that of Ctrl-C among them, when this is the main thread.
+            // On the main thread, this runs signal handlers, including that of Ctrl-C.
             if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py))) {
                 self.stop.set();
                 let mut first = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-                // A later one is dropped behind the lock: dropping it may run Python.
+                // A later exception is dropped after the lock is released, because dropping it may
+                // run Python.
                 if first.is_none() {
                     *first = Some(raised);
                 }

@@ -1,4 +1,4 @@
-//! What the libraries log, as records of Python's `logging`.
+//! Forwards log events of the libraries to Python's `logging`.
 
 use std::fmt::{Debug, Write};
 
@@ -10,20 +10,20 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Sends events of our crates to the logger `deltafl`, from now on.
+/// Starts forwarding the events of our crates to the logger `deltafl`.
 pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
-    // Another one may stand already: the command in this process, or this one from an earlier call. Every further one would be
-    // asked about every place that logs, while the interpreter waits.
+    // A logger may already exist: that of the command in this process, or this one from an earlier
+    // call. Another one would be queried for every log statement while the interpreter waits.
     if has_been_set() {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("deltafl",))?;
-    // Another thread may have been first.
+    // Another thread may have set it first.
     let _ = set_global_default(Logger(logger.unbind()));
     Ok(())
 }
 
-/// A logger of Python.
+/// A Python logger.
 struct Logger(Py<PyAny>);
 
 impl Subscriber for Logger {
@@ -55,7 +55,7 @@ impl Subscriber for Logger {
             Level::WARN => 30,
             _ => 20,
         };
-        // An interpreter that ends hears of nothing any more.
+        // An interpreter that is shutting down receives no events.
         let _ = Python::try_attach(|py| {
             if let Err(error) = self.0.bind(py).call_method1("log", (level, "%s", line.text())) {
                 error.write_unraisable(py, None);
@@ -68,7 +68,7 @@ impl Subscriber for Logger {
     fn exit(&self, _: &Id) {}
 }
 
-/// The message of an event, and its fields.
+/// The message of an event and its fields.
 #[derive(Default)]
 struct Line {
     message: String,

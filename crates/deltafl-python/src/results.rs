@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use crate::failure::{chain, exception, folder_exception, raised};
 use crate::table::Table;
 
-/// Loss and metrics of every device at every evaluation.
+/// Returns loss and metrics of every device at every evaluation.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     let files = run_folder::evaluations(&folder).map_err(|e| folder_exception(py, e))?;
@@ -39,7 +39,7 @@ fn read_parquet(path: &Path) -> Result<Vec<RecordBatch>, Box<dyn std::error::Err
     Ok(reader.collect::<Result<_, _>>()?)
 }
 
-/// A row per seed, track and round.
+/// Returns a table with a row per seed, track and round.
 #[pyfunction]
 pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     let lines = run_folder::read_rounds(&folder).map_err(|e| folder_exception(py, e))?;
@@ -72,7 +72,7 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     Ok(Table::new(schema, vec![batch.map_err(|e| raised(py, "Error", &e.to_string()))?]))
 }
 
-/// The figures of the last evaluation of each seed, as JSON and as a table.
+/// Returns the results of the last evaluation of each seed, as JSON and as a table.
 #[pyfunction]
 pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Table)> {
     let summary = py.detach(|| Summary::of(&folder)).map_err(|e| folder_exception(py, e))?;
@@ -122,14 +122,14 @@ pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Tabl
     Ok((json, Table::new(schema, vec![batch])))
 }
 
-/// The table that the command prints.
+/// Returns the table printed by the command.
 #[pyfunction]
 pub(crate) fn text(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
     let summary = py.detach(|| Summary::of(&folder)).map_err(|e| folder_exception(py, e))?;
     Ok(text_table::render(&summary))
 }
 
-/// Writes the report of runs into a folder; returns the page.
+/// Writes the report of runs into a folder. Returns the path of the page.
 #[pyfunction]
 pub(crate) fn report(py: Python<'_>, runs: Vec<PathBuf>, out: PathBuf, figures: bool) -> PyResult<PathBuf> {
     let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();

@@ -1,4 +1,4 @@
-//! Experiments, and their training.
+//! Experiments and their training.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
 use crate::trainer::PyTrainer;
 
-/// An experiment file with overrides, as TOML with every default in it.
+/// Reads an experiment file with overrides. Returns TOML that contains every default.
 #[pyfunction]
 pub(crate) fn experiment_of_file(
     py: Python<'_>,
@@ -29,7 +29,7 @@ pub(crate) fn experiment_of_file(
     Ok((experiment.name.clone(), experiment.to_toml()))
 }
 
-/// An experiment as JSON with overrides, as TOML with every default in it.
+/// Reads an experiment as JSON with overrides. Returns TOML that contains every default.
 #[pyfunction]
 pub(crate) fn experiment_of_json(
     py: Python<'_>,
@@ -43,14 +43,14 @@ pub(crate) fn experiment_of_json(
     Ok((experiment.name.clone(), experiment.to_toml()))
 }
 
-/// The experiment of a run, as JSON.
+/// Returns the experiment of a run as JSON.
 #[pyfunction]
 pub(crate) fn experiment_of_run(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
     let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
     serde_json::to_string(&experiment).map_err(|e| invalid(py, e))
 }
 
-/// Name, kind of algorithm and θ of every model of a run.
+/// Returns name, algorithm and θ of every model of a run.
 #[pyfunction]
 pub(crate) fn tracks(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<(String, String, f64)>> {
     let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
@@ -58,12 +58,12 @@ pub(crate) fn tracks(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<(String, S
     Ok(labels.map(|label| (label.name, label.algorithm, label.theta.get())).collect())
 }
 
-/// The experiment of a text that this module wrote.
+/// Parses the text of an experiment written by this module.
 pub(crate) fn parsed(py: Python<'_>, toml: &str) -> PyResult<Experiment> {
     Experiment::parse(toml).map_err(|e| invalid(py, e))
 }
 
-/// How to train, beside what the experiment says.
+/// The training options that are not part of the experiment.
 #[derive(FromPyObject)]
 pub(crate) struct How {
     out: PathBuf,
@@ -73,7 +73,8 @@ pub(crate) struct How {
     compute: String,
 }
 
-/// Trains an experiment into its run folder. Returns seed, rounds done and rounds planned when it was stopped.
+/// Trains an experiment into its run folder. If it was stopped, returns the seed, the rounds done
+/// and the rounds planned.
 #[pyfunction]
 pub(crate) fn train(
     py: Python<'_>,
@@ -112,7 +113,8 @@ pub(crate) fn train(
         if let Ok(Ended::Finished(summary)) = &ended {
             warn_of_idle_rounds(summary, &how.out, &listener)?;
         }
-        // Nobody waits for this thread, and an interpreter that ends must not be entered again: it would end the process.
+        // The caller no longer waits for this thread. Entering an interpreter that is shutting down
+        // would end the process.
         while stop.is_abandoned() && trainer.is_none() {
             std::thread::park();
         }
@@ -133,16 +135,17 @@ pub(crate) fn train(
     }
 }
 
-/// The data of an experiment.
+/// Loads the data of an experiment.
 pub(crate) fn load(experiment: &Experiment) -> Result<deltafl::data::Federation, RunError> {
-    // A pool of this call alone: the global one does not survive a fork, and Python forks.
+    // The pool is local to this call, because the global pool does not survive a fork, and Python
+    // forks.
     match rayon::ThreadPoolBuilder::new().build() {
         Ok(pool) => pool.install(|| session::load(experiment)),
         Err(_) => session::load(experiment),
     }
 }
 
-/// Warns of every track of which most rounds changed nothing.
+/// Emits a warning for every track in which most rounds changed nothing.
 fn warn_of_idle_rounds(summary: &Summary, run: &Path, listener: &PyListener) -> Result<(), RunError> {
     let experiment = run_folder::read_experiment(run)?;
     idle_rounds::warnings(summary, &experiment).iter().for_each(|warning| listener.warn(warning));

@@ -6,7 +6,6 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Model, NamedTensor, state_dict as named};
 use deltafl::params::Params;
 use deltafl::trainer::Sgd;
-use deltafl::training::State;
 use deltafl_data::run_folder;
 use deltafl_run::session;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
@@ -19,7 +18,7 @@ use crate::run::{load, parsed};
 /// Names and arrays.
 type Tensors<'py> = Vec<(String, Bound<'py, PyArrayDyn<f32>>)>;
 
-/// w of a track and a seed at the last checkpoint, and the rounds done.
+/// Returns w of a track and a seed at the last checkpoint, and the rounds done.
 #[pyfunction]
 pub(crate) fn params(
     py: Python<'_>,
@@ -40,7 +39,8 @@ fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> Py
     Ok((at.params.clone(), state.round))
 }
 
-/// The tensors of a track and a seed at the last checkpoint, in PyTorch's names and layouts.
+/// Returns the tensors of a track and a seed at the last checkpoint, with PyTorch's names and
+/// layouts.
 #[pyfunction]
 pub(crate) fn state_dict<'py>(
     py: Python<'py>,
@@ -58,7 +58,7 @@ pub(crate) fn state_dict<'py>(
     tensors(py, &named(&*model, params.as_slice()))
 }
 
-/// The tensors from which a seed of an experiment starts.
+/// Returns the initial tensors of a seed of an experiment.
 #[pyfunction]
 pub(crate) fn initial<'py>(
     py: Python<'py>,
@@ -66,8 +66,9 @@ pub(crate) fn initial<'py>(
     federation: Option<&Bound<'py, Federation>>,
     seed: u64,
 ) -> PyResult<Tensors<'py>> {
-    let model = model(py, &parsed(py, experiment)?, federation)?;
-    let state = State::new(seed, 1, &Sgd::new(&*model));
+    let experiment = parsed(py, experiment)?;
+    let model = model(py, &experiment, federation)?;
+    let state = experiment.plan().start(seed, &Sgd::new(&*model));
     tensors(py, &named(&*model, state.tracks[0].params.as_slice()))
 }
 

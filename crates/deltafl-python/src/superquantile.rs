@@ -1,4 +1,4 @@
-//! The superquantile by itself.
+//! The superquantile as a function of losses.
 
 use deltafl::superquantile::mixture::Mixture;
 use deltafl::superquantile::smooth::Smoothing;
@@ -45,7 +45,7 @@ fn smoothing(py: Python<'_>, nu: f64) -> PyResult<Smoothing> {
     Smoothing::try_from(nu).map_err(|e| invalid(py, e))
 }
 
-/// Q(θ).
+/// Returns Q(θ).
 #[pyfunction]
 pub(crate) fn quantile(
     py: Python<'_>,
@@ -57,7 +57,7 @@ pub(crate) fn quantile(
     Ok(deltafl::superquantile::quantile(theta, &losses).unwrap_or(f64::NAN))
 }
 
-/// S(θ).
+/// Returns S(θ).
 #[pyfunction]
 pub(crate) fn superquantile(
     py: Python<'_>,
@@ -69,7 +69,7 @@ pub(crate) fn superquantile(
     Ok(deltafl::superquantile::superquantile(theta, &losses).unwrap_or(f64::NAN))
 }
 
-/// S_ν(θ).
+/// Returns S_ν(θ).
 #[pyfunction]
 pub(crate) fn smoothed(
     py: Python<'_>,
@@ -82,7 +82,7 @@ pub(crate) fn smoothed(
     Ok(smoothing(py, nu)?.superquantile(theta, &losses).unwrap_or(f64::NAN))
 }
 
-/// The mixture of P_θ under which the losses are worst.
+/// Returns the mixture of P_θ with the greatest loss.
 #[pyfunction]
 pub(crate) fn worst_case<'py>(
     py: Python<'py>,
@@ -94,7 +94,7 @@ pub(crate) fn worst_case<'py>(
     shares(py, Mixture::worst_case(theta, &losses))
 }
 
-/// The mixture that is the gradient of S_ν(θ) by the losses.
+/// Returns the gradient of S_ν(θ) with respect to the losses, which is a mixture.
 #[pyfunction]
 pub(crate) fn smoothed_mixture<'py>(
     py: Python<'py>,

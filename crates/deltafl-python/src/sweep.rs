@@ -1,4 +1,4 @@
-//! Sweeps: their points, which Python trains one after the other, and their results.
+//! Sweeps: their points, which Python trains one after another, and their results.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,12 @@ use pyo3::prelude::*;
 
 use crate::failure::{exception, invalid};
 
-/// A point: its settings as JSON, its experiment as TOML, its run folder, and "missing", "begun" or "finished".
+/// A point: its settings as JSON, its experiment as TOML, its run folder, and its progress
+/// (`missing`, `begun` or `finished`).
 type PlannedPoint = (String, String, PathBuf, &'static str);
 
-/// Plans a sweep of an experiment file, or of an experiment as JSON. Returns its folder and its points.
+/// Plans a sweep of an experiment file, or of an experiment as JSON. Returns its folder and its
+/// points.
 #[pyfunction]
 pub(crate) fn sweep_plan(
     py: Python<'_>,
@@ -45,7 +47,7 @@ pub(crate) fn sweep_plan(
     planned().map_err(|e| exception(py, &e))
 }
 
-/// The folder and the points of a sweep that was planned.
+/// Returns the folder and the points of a planned sweep.
 #[pyfunction]
 pub(crate) fn sweep_open(py: Python<'_>, folder: PathBuf) -> PyResult<(PathBuf, Vec<PlannedPoint>)> {
     let folder = SweepFolder::at(&folder);
@@ -53,7 +55,7 @@ pub(crate) fn sweep_open(py: Python<'_>, folder: PathBuf) -> PyResult<(PathBuf, 
     planned.map_err(|e| exception(py, &e))
 }
 
-/// The results of a sweep: the table of the command, and JSON.
+/// Returns the results of a sweep: the table of the command, and JSON.
 #[pyfunction]
 pub(crate) fn sweep_results(py: Python<'_>, folder: PathBuf) -> PyResult<(String, String)> {
     let folder = SweepFolder::at(&folder);

@@ -1,4 +1,4 @@
-//! An Arrow table that Python reads by the PyCapsule interface, without a copy.
+//! An Arrow table that Python reads through the PyCapsule interface, without a copy.
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchIterator};
@@ -6,7 +6,7 @@ use arrow_schema::SchemaRef;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// Columns that polars, pandas and pyarrow read.
+/// Columns that polars, pandas and pyarrow can read.
 #[pyclass(frozen, module = "deltafl._deltafl")]
 pub(crate) struct Table {
     schema: SchemaRef,
@@ -14,7 +14,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table of these batches.
+    /// Creates a table of these batches.
     pub(crate) fn new(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
         Self { schema, batches }
     }
@@ -22,7 +22,8 @@ impl Table {
 
 #[pymethods]
 impl Table {
-    /// The table as a stream of batches. The schema that is asked for is a wish, and the table keeps its own.
+    /// Returns the table as a stream of batches. A requested schema is ignored, which the interface
+    /// allows.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -33,7 +34,8 @@ impl Table {
         let batches = self.batches.clone().into_iter().map(Ok);
         let reader = RecordBatchIterator::new(batches, self.schema.clone());
         let stream = FFI_ArrowArrayStream::new(Box::new(reader));
-        // Whoever takes the stream marks it as released; the destructor of what is left frees nothing twice.
+        // The consumer marks the stream as released, so the destructor does not free it a second
+        // time.
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 

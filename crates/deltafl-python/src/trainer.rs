@@ -1,14 +1,14 @@
-//! A trainer written in Python, in the round loop.
+//! A Python trainer in the round loop.
 //!
-//! `deltafl._trainer.Bridge` stands between the user's trainer and this file: it checks shapes and turns predictions into
-//! sums. The interpreter is entered for each call and left behind it, so that several workers wait for each other only where
-//! Python runs.
+//! `deltafl._trainer.Bridge` connects the user's trainer to this module. It checks shapes and
+//! converts predictions into sums. The interpreter lock is acquired for each call and released
+//! afterwards, so workers wait for each other only while Python runs.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltafl::data::{BatchBuffer, Examples};
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
@@ -22,28 +22,29 @@ use crate::failure::{invalid, raised};
 use crate::federation::gathered;
 use crate::listener::Stop;
 
-/// A trainer of the user.
+/// The user's trainer.
 pub(crate) struct PyTrainer {
     bridge: Py<PyAny>,
     num_params: usize,
     task: Task,
-    /// Copies for a thread that no worker has now: a module is copied once per thread, and not once per round.
+    /// Trainer copies that no worker uses at the moment. A module is copied once per thread, not
+    /// once per round.
     spare: Mutex<Vec<Py<PyAny>>>,
     /// The first exception.
     failed: Mutex<Option<Raised>>,
-    /// When it is abandoned, no further device is computed.
+    /// When it is abandoned, no further devices are computed.
     stop: Stop,
 }
 
-/// An exception, and what it says. Its words are kept: asking for them runs Python, and whoever waits for the interpreter must
-/// not hold a lock that others want who have it.
+/// An exception and its message. The message is stored because formatting it runs Python. A thread
+/// that waits for the interpreter must not hold a lock that a thread inside it needs.
 struct Raised {
     exception: PyErr,
     said: String,
 }
 
 impl PyTrainer {
-    /// Of a `Bridge`.
+    /// Creates a trainer from a `Bridge`.
     pub(crate) fn new(py: Python<'_>, bridge: Py<PyAny>, stop: &Stop) -> PyResult<Self> {
         let object = bridge.bind(py);
         let num_params = object.getattr("num_params")?.extract()?;
@@ -62,7 +63,8 @@ impl PyTrainer {
         Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default(), stop })
     }
 
-    /// The exception of a run that failed in the trainer: its own class tells so, the user's exception is its cause.
+    /// Returns the exception of a run that failed in the trainer. Its class indicates this, and its
+    /// cause is the user's exception.
     pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
         let cause = self.failed().take()?.exception;
         if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
@@ -73,18 +75,19 @@ impl PyTrainer {
         Some(error)
     }
 
-    /// The same for a trainer of one device, or of none: the message begins with what was computed.
+    /// Returns the same for a trainer of one device or none. The message begins with the
+    /// computation that failed.
     pub(crate) fn failure(&self, py: Python<'_>, what: &str) -> Option<PyErr> {
         let said = self.said()?;
         self.raised(py, &format!("{what}: {said}"))
     }
 
-    /// Whether the trainer raised.
+    /// Returns whether the trainer raised an exception.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed().is_some()
     }
 
-    /// The first exception in a line.
+    /// Returns the first exception in one line.
     fn said(&self) -> Option<String> {
         self.failed().as_ref().map(|raised| raised.said.clone())
     }
@@ -97,14 +100,15 @@ impl PyTrainer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an exception, and says it in a line.
+    /// Stores an exception and returns its message in one line.
     fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
         let said = error.to_string();
         self.failed().get_or_insert_with(|| Raised { exception: error.clone_ref(py), said: said.clone() });
         said.into()
     }
 
-    /// An exception from a place that could return none, or the end of a run that nobody waits for.
+    /// Fails with the exception of an earlier call that could not return it, or if the run was
+    /// abandoned.
     fn earlier(&self) -> Result<(), TrainerError> {
         match self.said() {
             Some(said) => Err(said.into()),
@@ -126,7 +130,7 @@ impl LocalTrainer for PyTrainer {
             let start = start.and_then(|start| entries(&start, params.len()));
             match start {
                 Ok(start) => params.copy_from_slice(&start),
-                // The first device that is computed tells it.
+                // The first computed device reports the error.
                 Err(error) => drop(self.fail(py, error)),
             }
         });
@@ -157,10 +161,10 @@ impl LocalTrainer for PyTrainer {
     }
 }
 
-/// A thread's own copy of the trainer.
+/// The trainer copy of a thread.
 struct PyWorker<'a> {
     trainer: &'a PyTrainer,
-    /// `None` only while it is dropped.
+    /// `None` only while this value is dropped.
     object: Option<Py<PyAny>>,
     params: Option<Py<PyArray1<f32>>>,
     local: Vec<f32>,
@@ -206,7 +210,7 @@ impl Worker for PyWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;
@@ -242,7 +246,7 @@ impl Worker for PyWorker<'_> {
     }
 }
 
-/// The examples of every batch one after the other, drawn as our own SGD draws them.
+/// Returns the examples of all batches in sequence, drawn like those of the built-in SGD.
 fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
     match plan.work {
         Work::Epochs(epochs) => {
@@ -263,7 +267,7 @@ fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
     }
 }
 
-/// The entries of a vector of float32 of this length.
+/// Returns the entries of a float32 vector of this length.
 fn entries(vector: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<f32>> {
     let py = vector.py();
     let vector: PyReadonlyArray1<'_, f32> = vector.extract()?;

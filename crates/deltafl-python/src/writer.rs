@@ -1,4 +1,4 @@
-//! A federation folder, written device by device.
+//! Writes a federation folder device by device.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::failure::{chain, invalid};
 use crate::federation::{GivenTargets, split};
 
-/// Writes a federation folder; one device is in memory at a time.
+/// A writer of a federation folder that keeps one device in memory at a time.
 #[pyclass(module = "deltafl._deltafl")]
 pub(crate) struct FederationWriter {
     folder: PathBuf,
@@ -62,7 +62,7 @@ impl FederationWriter {
 }
 
 impl FederationWriter {
-    /// The writer; the first device settles what an input is.
+    /// Returns the writer. The first device determines the kind of the inputs.
     fn writer(&mut self, py: Python<'_>, kind: InputKind) -> PyResult<&mut deltafl_data::FederationWriter> {
         if self.writer.is_none() {
             let target = self.classes.map_or(TargetKind::Values, TargetKind::Classes);

@@ -188,7 +188,7 @@ def test_a_device_that_skips_a_round_logs_it() -> None:
 
 def test_invalid_options_data_and_names_are_rejected() -> None:
     data = points()
-    with pytest.raises(dfl.InvalidInput, match="unexpected argument '--min-cohorts'"):
+    with pytest.raises(dfl.InvalidInput, match="unknown field `min_cohorts`"):
         dfl.Device("127.0.0.1:1", name="sensor-0", min_cohorts=3).serve(Line(), data)
     with pytest.raises(dfl.InvalidInput, match="has no device sensor-9"):
         dfl.Device("127.0.0.1:1", name="sensor-9").serve(Line(), data)

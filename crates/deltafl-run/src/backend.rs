@@ -1,4 +1,4 @@
-//! Where the devices of a run compute: on the CPU or on a GPU.
+//! The compute backend of a run: the CPU or a GPU.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -30,30 +30,25 @@ impl Default for Machine {
     }
 }
 
-/// The number of threads as the core takes it.
-pub(crate) fn thread_count(threads: Option<NonZeroUsize>) -> usize {
-    threads.map_or(0, NonZeroUsize::get)
-}
-
 /// The backend of a process, ready to compute.
 pub enum Backend<'a> {
     /// Threads of the CPU.
     Cpu {
         /// The threads.
         compute: Box<dyn Compute + Send + 'a>,
-        /// Why a GPU that was tried cannot be used.
+        /// The reason why a GPU that was tried cannot be used.
         no_gpu: Option<GpuError>,
     },
     /// One GPU.
     Gpu(Box<Gpu<'a>>),
 }
 
-/// A backend that a run asks for.
+/// The backend that a run requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendRequest {
     /// The number of the GPU; the CPU if `None`.
     pub gpu: Option<usize>,
-    /// Whether it is an error if the GPU cannot be used; otherwise the CPU is used in its place.
+    /// Whether an unusable GPU is an error. If not, the run uses the CPU instead.
     pub required: bool,
 }
 
@@ -61,7 +56,8 @@ impl BackendRequest {
     /// The CPU.
     pub const CPU: Self = Self { gpu: None, required: false };
 
-    /// The backend of the run in `folder`. A run that was begun continues on its backend, unless the user names another.
+    /// Returns the backend of the run in `folder`. An existing run continues on its backend unless
+    /// the user names another.
     pub fn for_run(folder: &Path, place: Place) -> Self {
         match begun_on(folder).filter(|_| place == Place::Auto) {
             Some(ComputedOn::Cpu) => Self::CPU,
@@ -70,7 +66,8 @@ impl BackendRequest {
         }
     }
 
-    /// The GPU of one of several processes on a machine. They share its GPUs in turn, unless the user names one.
+    /// Returns the GPU of one of several processes on a machine. The processes share its GPUs
+    /// round-robin unless the user names one.
     #[cfg(feature = "mpi")]
     pub(crate) fn gpu_of_process(place: Place, process: usize) -> usize {
         match place {
@@ -79,7 +76,7 @@ impl BackendRequest {
         }
     }
 
-    /// The driver's name of the GPU; `None` without one.
+    /// Returns the driver's name of the GPU, or `None` without a GPU.
     #[cfg(feature = "mpi")]
     pub(crate) fn gpu_name(&self) -> Option<String> {
         Some(GpuDevice::open(self.gpu?, kernel_cache()).ok()?.name().to_owned())
@@ -93,7 +90,11 @@ impl From<Place> for BackendRequest {
 }
 
 impl<'a> Backend<'a> {
-    /// Opens the backend that is requested. Uses the CPU if the GPU cannot be used and is not required.
+    /// Opens the requested backend. Uses the CPU if the GPU cannot be used and is not required.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a required GPU cannot be used, or if the CPU cannot train the federation.
     pub fn open(
         request: BackendRequest,
         experiment: &Experiment,
@@ -101,8 +102,9 @@ impl<'a> Backend<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, RunError> {
-        // A GPU supports neither corrections nor clipping: such an experiment uses the CPU, unless the GPU is required.
-        let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
+        // GPUs support neither corrections nor clipping. Such an experiment uses the CPU unless a
+        // GPU is required.
+        let corrected = experiment.plan().tracks().iter().any(|track| track.correction.is_some());
         let unfit = corrected || experiment.clip.is_some();
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);
@@ -117,17 +119,21 @@ impl<'a> Backend<'a> {
         }
     }
 
-    /// The CPU.
+    /// Opens the CPU backend.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the trainer and the federation do not fit, or if the threads cannot be started.
     pub fn cpu(
         federation: &'a Federation,
         trainer: &'a dyn LocalTrainer,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, RunError> {
-        let threads = Threads::new(trainer, federation, thread_count(threads)).map_err(RunError::compute)?;
+        let threads = Threads::new(trainer, federation, threads).map_err(RunError::compute)?;
         Ok(Self::Cpu { compute: Box::new(threads), no_gpu: None })
     }
 
-    /// The compute backend for one run.
+    /// Returns the compute backend for one run.
     pub(crate) fn into_compute(self) -> Box<dyn Compute + Send + 'a> {
         match self {
             Self::Cpu { compute, .. } => compute,
@@ -135,7 +141,7 @@ impl<'a> Backend<'a> {
         }
     }
 
-    /// The record for the run folder.
+    /// Returns the record for the run folder.
     pub(crate) fn recorded(&self) -> ComputedOn {
         match self {
             Self::Cpu { .. } => ComputedOn::Cpu,
@@ -143,7 +149,7 @@ impl<'a> Backend<'a> {
         }
     }
 
-    /// A line for the user.
+    /// Returns a one-line description for the user.
     pub(crate) fn description(&self) -> String {
         match self {
             Self::Gpu(gpu) => format!("devices compute on the GPU, {}", gpu.device().name()),
@@ -156,7 +162,7 @@ impl<'a> Backend<'a> {
     }
 }
 
-/// The backend that a run folder records, if it contains a run.
+/// Returns the backend recorded in a run folder, or `None` if it contains no run.
 fn begun_on(folder: &Path) -> Option<ComputedOn> {
     Some(run_folder::read_experiment(folder).ok()?.resolved?.compute)
 }
@@ -168,13 +174,13 @@ fn opened<'a>(
     ordinal: usize,
 ) -> Result<Gpu<'a>, GpuError> {
     let device = GpuDevice::open(ordinal, kernel_cache())?;
-    let mut gpu = Gpu::new(&device, federation, &experiment.model.spec(), params, GpuOptions::default())?;
+    let mut gpu = Gpu::new(&device, federation, experiment.model.spec(), params, GpuOptions::default())?;
     // Missing kernels are detected before the run folder is created.
     gpu.prepare(experiment.local.batch.get())?;
     Ok(gpu)
 }
 
-/// The cache of compiled kernels: in the user's cache folder, if there is one.
+/// Returns the cache of compiled kernels, located in the user's cache folder if there is one.
 pub fn kernel_cache() -> KernelCache {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));

@@ -1,36 +1,33 @@
-//! The error of each class, if classes have names: the share of its examples that is taken for another class.
+//! The error of each class, if classes have names: the share of its examples that is predicted as
+//! another class.
 //!
-//! A federation in which every class is a device, with the examples of all devices of a split that are of it, is evaluated as
-//! any other. Numbers of classes that have no names say little, and there may be thousands: they are left out.
+//! The examples of all devices of a split are regrouped into a federation with one device per
+//! class. This federation is evaluated like any other. Classes without names are omitted: their
+//! numbers carry little information, and there may be thousands of them.
 
 use std::num::NonZeroUsize;
 
-use deltafl::compute::{ComputeError, Threads};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidDevice, Split,
     TargetKind,
 };
-use deltafl::exchange::{Direct, Exchange as _, ExchangeError, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::metrics::OverSeeds;
 use deltafl::params::Params;
 use deltafl::task::{Task, Unit};
 use deltafl::trainer::LocalTrainer;
 use deltafl_data::run_folder::{ClassFigures, Classes};
 
-use crate::backend::thread_count;
 use crate::text_table;
 
-/// Why classes cannot be evaluated.
+/// The reason why classes cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ByClassError {
-    /// The examples of a class are not those of a device.
+    /// The examples of a class do not form a valid device.
     #[error(transparent)]
     Examples(#[from] InvalidDevice),
-    /// The CPU cannot be used.
-    #[error(transparent)]
-    Compute(#[from] ComputeError),
-    /// An evaluation failed.
+    /// The devices cannot be computed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
 }
@@ -38,8 +35,12 @@ pub enum ByClassError {
 /// The largest number of classes that are reported.
 const CLASSES: usize = 100;
 
-/// The error of the classes of the test devices for some tracks, over seeds. Uses the train devices if there are no others.
-/// Returns `None` if classes have no names.
+/// Returns the error of each class of the test devices for some tracks, over seeds. Uses the train
+/// devices if there are no test devices. Returns `None` if classes have no names.
+///
+/// # Errors
+///
+/// Fails if the examples of a class do not form a device, or if an evaluation fails.
 pub fn evaluate(
     trainer: &dyn LocalTrainer,
     federation: &Federation,
@@ -51,8 +52,7 @@ pub fn evaluate(
     if by_class.is_empty() || trainer.task().primary().unit != Unit::Share {
         return Ok(None);
     }
-    let compute = Threads::new(trainer, &by_class, thread_count(threads))?;
-    let mut exchange = Direct::new(compute, &by_class)?;
+    let mut exchange = Simulation::with_threads(trainer, &by_class, threads)?;
     let mut evaluations = Vec::new();
     for params in seeds {
         evaluations.extend(exchange.evaluate(Split::Train, params)?);
@@ -60,7 +60,8 @@ pub fn evaluate(
     Ok(figures(split, &evaluations))
 }
 
-/// The examples of the devices of a split, with each class in the place of a device; `None` where classes have no names.
+/// Regroups the examples of a split into one device per class. Returns `None` if classes have no
+/// names.
 fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>, ByClassError> {
     let TargetKind::Classes(classes) = federation.targets() else { return Ok(None) };
     if federation.class_names().is_empty() || classes > CLASSES {
@@ -91,7 +92,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the examples of a class that a device holds.
+    /// Adds the examples of a class from one device.
     fn take(&mut self, federation: &Federation, device: FederationIndex, class: u32) {
         let examples = federation.examples(device);
         let of_class = (0..examples.len()).filter(|&i| examples.label(i) == class);
@@ -122,7 +123,7 @@ impl Rows {
     }
 }
 
-/// Mean and deviation over seeds, class by class.
+/// Computes mean and deviation over seeds for each class.
 fn figures(split: Split, seeds: &[SplitEvaluation]) -> Option<Classes> {
     let first = seeds.first()?;
     let errors = |class: usize| {
@@ -139,7 +140,7 @@ fn figures(split: Split, seeds: &[SplitEvaluation]) -> Option<Classes> {
     Some(Classes { split, classes })
 }
 
-/// For a terminal: a row per class, a column per track.
+/// Renders a table for a terminal: a row per class, a column per track.
 pub fn rendered(classes: &Classes, tracks: &[String]) -> String {
     let metric = Task::Classes.primary();
     let header = [String::new(), "examples".to_owned()].into_iter().chain(tracks.iter().cloned());
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_holds_its_examples_of_every_device_of_the_split() {
+    fn a_class_contains_its_examples_from_every_device_of_the_split() {
         let mut builder = FederationBuilder::new("x", InputKind::Dense { dim: 1 }, 3);
         let mut push = |id: &str, split, values: &[f32], labels: &[u32]| {
             builder.push(id, split, DeviceExamples::Dense(values), labels).unwrap();
@@ -171,7 +172,7 @@ mod tests {
         let by_class = by_class(&federation, Split::Test).unwrap().unwrap();
         let told: Vec<(&str, u64)> =
             by_class.devices().map(|class| (by_class.id(class), by_class.example_count(class))).collect();
-        assert_eq!(told, [("ill", 2), ("well", 2)], "nobody is lost");
+        assert_eq!(told, [("ill", 2), ("well", 2)], "no example is lost");
         assert!(matches!(by_class.stored_inputs(FederationIndex(1)), DeviceExamples::Dense([2.0, 4.0])));
     }
 }

@@ -1,6 +1,5 @@
 //! A run on the ranks of an MPI job. Every rank trains; rank 0 writes the run folder and reports.
 
-use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -10,20 +9,24 @@ use deltafl::trainer::Sgd;
 use deltafl::training::train;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
-use deltafl_mpi::{Masks, World};
+use deltafl_data::seeds::Seeds;
+use deltafl_mpi::World;
 
-use crate::backend::{Backend, BackendRequest, thread_count};
+use crate::backend::{Backend, BackendRequest};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Seeds, Stopped, build_model, load, open, warn_before,
-    write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
 };
 
 pub use deltafl_mpi::launched;
 
 /// Trains all seeds of an experiment on all ranks.
 ///
-/// If a rank fails while others wait for it, the job is aborted: `failed` reports the error of the rank, which has a name,
-/// and returns the exit code of the job.
+/// If a rank fails while others wait for it, the job is aborted. `failed` then reports the named
+/// rank's error and returns the exit code of the job.
+///
+/// # Errors
+///
+/// Fails if the ranks disagree on the inputs, or if this rank cannot take part.
 pub fn run(
     experiment: Experiment,
     options: &RunOptions<'_>,
@@ -53,7 +56,7 @@ struct Run {
     model: Box<dyn Model>,
     /// The backend of this rank.
     request: BackendRequest,
-    /// On rank 0.
+    /// The run folder, on rank 0 only.
     folder: Option<RunFolder>,
 }
 
@@ -62,7 +65,8 @@ fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) 
     let request = common_request(world, options);
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
-    // A backend that cannot be used is detected before the run folder is created. The data is uploaded again for the run.
+    // An unusable backend is detected before the run folder is created. The run uploads the data
+    // again.
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
@@ -78,8 +82,9 @@ fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) 
     Ok(Run { experiment, federation, model, request, folder })
 }
 
-/// The backend of each rank. The ranks of a host share its GPUs in turn. Under `auto` either all ranks use the same kind of
-/// GPU or none uses one, since kinds round differently. A run that was begun continues on its backend.
+/// Returns the backend of each rank. The ranks of a host share its GPUs round-robin. With `auto`,
+/// either all ranks use the same kind of GPU or none uses one, because kinds round differently. An
+/// existing run continues on its backend.
 fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
     let place = options.machine.compute;
     // Only rank 0 reads the run folder.
@@ -98,17 +103,16 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;
     let trainer = Sgd::new(&*model);
     let listener = options.listener;
-    let threads = NonZeroUsize::new(world.threads(thread_count(options.machine.threads)));
+    let threads = Some(world.threads(options.machine.threads));
     let backend = Backend::open(request, &experiment, &federation, &trainer, threads)?;
     if world.is_root() {
         listener.note(&backend.description());
     }
     let compute = backend.into_compute();
-    let masks = match experiment.secagg {
-        SecureAggregation::Plain => Masks::None,
-        SecureAggregation::Real => Masks::Real { drop_out: experiment.availability.drop_out.get() },
-    };
-    let mut exchange = world.exchange(compute, &federation, masks).map_err(RunError::Setup)?;
+    let mut exchange = world.exchange(compute, &federation).map_err(RunError::Setup)?;
+    if experiment.secagg == SecureAggregation::Real {
+        exchange = exchange.masked(experiment.availability.drop_out.get());
+    }
     if world.is_root() {
         warn_before(&experiment, &federation, listener);
     }
@@ -149,7 +153,7 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
         let stopped = Stopped::at(options.out, &experiment, &state);
         return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
     }
-    if let Some(throughput) = exchange.throughput().filter(|_| world.is_root()) {
+    if let Some(throughput) = world.throughput(&exchange).filter(|_| world.is_root()) {
         listener.note(throughput.to_string().trim_end());
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Two tracks compared device by device, with bootstrap intervals.
+//! Device-by-device comparison of two tracks, with bootstrap intervals.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::run_names;
 use operand::Operand;
 
-/// Why two tracks cannot be compared.
+/// The reason why two tracks cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
@@ -30,7 +30,7 @@ pub enum CompareError {
     NoTrack {
         /// The name of the run.
         run: String,
-        /// The name that was asked for.
+        /// The requested track name.
         track: String,
         /// The tracks of the run.
         tracks: Vec<String>,
@@ -40,7 +40,7 @@ pub enum CompareError {
     SeveralTracks {
         /// The name of the run.
         run: String,
-        /// The name that was asked for.
+        /// The requested track name.
         track: String,
         /// The tracks of the run.
         tracks: Vec<String>,
@@ -84,8 +84,13 @@ impl Explain for CompareError {
     }
 }
 
-/// Compares two tracks, each `RUN` or `RUN:TRACK`. Without tracks, those of the same name are compared. With one run, its
-/// baseline is compared with every other track.
+/// Compares two tracks, each given as `RUN` or `RUN:TRACK`. Without track names, tracks of the same
+/// name are compared. With one run, its baseline is compared with every other track.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, a track is unknown or ambiguous, or the runs have no track or
+/// device in common.
 pub fn compare(
     before: &str,
     after: Option<&str>,
@@ -118,7 +123,7 @@ fn tell_apart(before: &mut Operand, after: &mut Operand) {
     }
 }
 
-/// The tracks to compare: indices into the one run and the other.
+/// Returns the pairs of tracks to compare, as indices into the two runs.
 fn pairs(before: &Operand, after: Option<&Operand>) -> Result<Vec<(usize, usize)>, CompareError> {
     let Some(after) = after else {
         let from = before.track.unwrap_or_else(|| before.baseline());

@@ -1,7 +1,8 @@
 //! Figures as SVG and as PNG, from one description.
 //!
-//! The letters of the PNG come from a font that travels inside a crate: a bare machine has none. The PNG is drawn at
-//! four times the size and averaged down to twice the size, because plotters does not smooth thick lines.
+//! The PNG text uses a font embedded in a crate, because a minimal machine has none. The PNG is
+//! drawn at four times the size and averaged down to twice the size, because plotters does not
+//! smooth thick lines.
 
 use std::ops::Range;
 use std::sync::Once;
@@ -15,18 +16,18 @@ const PIXELS: u32 = 2;
 /// Samples per pixel, in each direction.
 const SAMPLES: u32 = 2;
 
-/// Bytes of a row that are looked at together: whole pixels of the PNG.
+/// Bytes of a row that are processed together: whole pixels of the PNG.
 const STRETCH: usize = 16 * 3 * SAMPLES as usize;
 const WHITE_SAMPLES: [u8; STRETCH] = [255; STRETCH];
 
-/// Why a figure cannot be drawn.
+/// The reason why a figure cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrawingError {
     /// The drawing library failed.
     #[error("cannot draw a figure: {problem}")]
     Plot {
-        /// The error of the library.
+        /// The error message of the library.
         problem: String,
     },
     /// The PNG encoder failed.
@@ -37,12 +38,12 @@ pub enum DrawingError {
 /// The result of drawing on a backend.
 pub(crate) type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// Something that can be drawn on any backend.
+/// A drawing that is independent of the backend.
 pub(crate) trait Drawing {
-    /// Width and height, in units of length.
+    /// Returns width and height, in units of length.
     fn size(&self) -> (u32, u32);
 
-    /// Draws it on an area of that size, scaled.
+    /// Draws it on an area of that size, with the given scale.
     fn draw<DB: DrawingBackend>(&self, root: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB>;
 }
 
@@ -51,18 +52,18 @@ pub(crate) trait Drawing {
 pub(crate) struct Scale(u32);
 
 impl Scale {
-    /// A length in pixels.
+    /// Converts a length to pixels.
     pub(crate) fn px(self, length: u32) -> u32 {
         self.0 * length
     }
 
-    /// Text of a size and colour.
+    /// Returns the text style for a size and colour.
     pub(crate) fn text(self, size: u32, colour: RGBColor) -> TextStyle<'static> {
         ("sans-serif", self.px(size)).into_font().color(&colour)
     }
 }
 
-/// The drawing as SVG.
+/// Renders the drawing as SVG.
 pub(crate) fn svg(drawing: &impl Drawing) -> Result<String, DrawingError> {
     let mut text = String::new();
     let backend = SVGBackend::with_string(&mut text, drawing.size());
@@ -71,7 +72,7 @@ pub(crate) fn svg(drawing: &impl Drawing) -> Result<String, DrawingError> {
     Ok(text)
 }
 
-/// The drawing as PNG.
+/// Renders the drawing as PNG.
 pub(crate) fn png(drawing: &impl Drawing) -> Result<Vec<u8>, DrawingError> {
     let scale = PIXELS * SAMPLES;
     let (width, height) = drawing.size();
@@ -100,14 +101,14 @@ fn on_white<DB: DrawingBackend>(
     static FONT: Once = Once::new();
     FONT.call_once(|| {
         let registered = register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
-        assert!(registered.is_ok(), "the font of the crate is a font");
+        assert!(registered.is_ok(), "the embedded font is valid");
     });
     root.fill(&WHITE)?;
     drawing.draw(root, Scale(scale))?;
     root.present()
 }
 
-/// The mean of each square of samples.
+/// Returns the mean of each square of samples.
 fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
     let side = SAMPLES as usize;
     let mut pixels = Vec::with_capacity(samples.len() / (side * side));
@@ -116,7 +117,7 @@ fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
         for start in (0..3 * width).step_by(STRETCH) {
             let stretch = start..(start + STRETCH).min(3 * width);
             let white = &WHITE_SAMPLES[..stretch.len()];
-            // Most of a figure is white, and a comparison is quicker than a mean.
+            // Most of a figure is white, and a comparison is faster than a mean.
             if rows.iter().all(|row| &row[stretch.clone()] == white) {
                 pixels.extend_from_slice(&white[..stretch.len() / side]);
             } else {
@@ -127,7 +128,8 @@ fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
     pixels
 }
 
-// Loops and no adapters of iterators: without optimisation, as in tests, those take most of the time of a report.
+// Plain loops instead of iterator adapters: in unoptimised builds, such as tests, the adapters take
+// most of the time of a report.
 fn average_stretch(rows: &[&[u8]], stretch: Range<usize>, pixels: &mut Vec<u8>) {
     let side = SAMPLES as usize;
     let mut pixel = stretch.start;
@@ -158,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn white_stretches_stay_white_beside_others() {
-        // Two stretches and a bit, white but for one black sample.
+    fn white_stretches_stay_white_next_to_others() {
+        // Two stretches and a remainder, all white except one black sample.
         let width = 2 * STRETCH / 3 + 4;
         for black in [0, STRETCH / 3 - 1, STRETCH / 3, width - 1] {
             let mut samples = vec![255; 3 * width * 2];

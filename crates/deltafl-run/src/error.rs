@@ -1,4 +1,5 @@
-//! What front ends need to report errors: who has to act, the fix, and the place in a file.
+//! Information that front ends need to report errors: who has to act, the fix, and the location in
+//! a file.
 
 use std::error::Error;
 use std::fs;
@@ -8,36 +9,36 @@ use std::path::{Path, PathBuf};
 
 use deltafl_data::run_folder::{self, RunFolderError};
 
-/// Who has to act on an error.
+/// The party that has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The caller: an argument, an experiment or data is invalid.
     InvalidInput,
-    /// Nobody: another process uses a run folder, and the call succeeds later.
+    /// No action is needed: another process uses a run folder, and a later call succeeds.
     Busy,
-    /// Something outside the program failed, such as a disk or a user's trainer.
+    /// An external failure, such as a full disk or an error in a user's trainer.
     Failure,
 }
 
-/// An error of this crate, with what a front end shows beside its message and its sources.
+/// An error of this crate with additional information for front ends.
 pub trait Explain: Error + Send + Sync + 'static {
-    /// Who has to act.
+    /// Returns the party that has to act.
     fn kind(&self) -> ErrorKind;
 
-    /// How to fix it, in one or several lines.
+    /// Returns instructions to fix the error, in one or several lines.
     fn help(&self) -> Option<String>;
 
-    /// The place in a text file that is invalid.
+    /// Returns the invalid location in a text file, if there is one.
     fn excerpt(&self) -> Option<Excerpt<'_>>;
 }
 
-/// A place in a text file, with the problem there.
+/// A location in a text file and the problem there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt<'a> {
     /// The file.
     pub path: &'a Path,
-    /// Its whole text.
+    /// The complete text of the file.
     pub text: &'a str,
     /// The bytes that are invalid.
     pub span: Range<usize>,
@@ -46,25 +47,25 @@ pub struct Excerpt<'a> {
 }
 
 impl Excerpt<'_> {
-    /// Line and column of the first byte, counted from 1.
+    /// Returns the line and column of the first byte, counted from 1.
     pub fn line_and_column(&self) -> (usize, usize) {
         let before = &self.text[..self.span.start];
         let start = before.rfind('\n').map_or(0, |end| end + 1);
         (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
     }
 
-    /// The text of the line of the first byte.
+    /// Returns the text of the line that contains the first byte.
     pub fn line(&self) -> &str {
         let (line, _) = self.line_and_column();
         self.text.lines().nth(line - 1).unwrap_or_default()
     }
 }
 
-/// Why a file or a folder cannot be read or written.
+/// The reason why a file or a folder cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A file has the name of a folder that is needed.
+    /// The path of a required folder is a file.
     #[error("{path} is a file, not a folder")]
     NotAFolder {
         /// The file.
@@ -99,7 +100,7 @@ pub enum FileError {
     Copy {
         /// The folder.
         from: PathBuf,
-        /// The target.
+        /// The target folder.
         to: PathBuf,
         /// The error of the file system.
         source: io::Error,
@@ -124,20 +125,24 @@ impl Explain for FileError {
 }
 
 impl FileError {
-    /// For an error while `path` is written.
+    /// Returns a conversion of I/O errors that occur while `path` is written.
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Write { path, source }
     }
 
-    /// For an error while `path` is read.
+    /// Returns a conversion of I/O errors that occur while `path` is read.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Read { path, source }
     }
 }
 
-/// Creates a folder and those above it.
+/// Creates a folder and its parents.
+///
+/// # Errors
+///
+/// Fails if the path is a file, or if the folder cannot be created.
 pub fn create_folder(path: &Path) -> Result<(), FileError> {
     if path.is_file() {
         return Err(FileError::NotAFolder { path: path.to_owned() });
@@ -145,19 +150,19 @@ pub fn create_folder(path: &Path) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(|source| FileError::CreateFolder { path: path.to_owned(), source })
 }
 
-/// Writes a file whole.
+/// Writes a complete file.
 pub(crate) fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<(), FileError> {
     fs::write(path, contents).map_err(FileError::write(path))
 }
 
-/// Why a run folder cannot be used.
+/// The reason why a run folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
     /// A file of the run cannot be decoded.
     #[error("the run folder is damaged")]
     Damaged(#[source] Box<RunFolderError>),
-    /// Rounds were trained, and no device was evaluated.
+    /// Rounds were trained, but no device was evaluated.
     #[error("{path} holds no evaluation, though {rounds} rounds were trained")]
     NotEvaluated {
         /// The run folder.
@@ -205,7 +210,7 @@ impl Explain for FolderError {
             Self::Damaged(_) => return None,
             Self::NotEvaluated { path, .. } => {
                 return Some(format!(
-                    "devices of a served run do not report their losses and errors. Where they hold examples out \
+                    "devices of a served run do not report their losses and errors. If they hold examples out \
                      (under [data] split = {{ within = {{ train = 0.8 }} }}), their cohorts send histograms.\n\
                      Its models can be evaluated on examples of this machine:\n  deltafl evaluate {} --data DIR\n\
                      and by each device on its own: deltafl model try",
@@ -246,7 +251,7 @@ impl Explain for FolderError {
     }
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 pub fn shell_quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=,:@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -261,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_knows_its_line_and_column() {
+    fn an_excerpt_returns_its_line_and_column() {
         let text = "é = 1\ncohort = 0\n";
         let start = text.find('0').unwrap();
         let excerpt = Excerpt { path: Path::new("x.toml"), text, span: start..start + 1, problem: "zero" };

@@ -1,12 +1,11 @@
-//! The models of a run, evaluated on other devices.
+//! Evaluation of the models of a run on other devices.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::compute::Threads;
 use deltafl::data::{DeviceSplit, Federation, InputKind, InvalidSplit, Normalise, Split, TargetKind};
-use deltafl::exchange::{Direct, Exchange as _, ExchangeError, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::params::Params;
@@ -17,12 +16,11 @@ use deltafl_data::OpenError;
 use deltafl_data::experiment::{Experiment, LoadError};
 use deltafl_data::run_folder::{self, Classes, IdleRounds, RunFolderError, Summary, TrackSummary};
 
-use crate::backend::thread_count;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::session::{RunError, build_model};
 
-/// Why the models of a run cannot be evaluated.
+/// The reason why the models of a run cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
@@ -32,7 +30,7 @@ pub enum EvaluateError {
     /// The run has no model for a level.
     #[error("the run has no model for θ = {theta}")]
     NoLevel {
-        /// The level that was asked for.
+        /// The requested level.
         theta: f64,
         /// The levels of the run.
         levels: Vec<String>,
@@ -48,7 +46,7 @@ pub enum EvaluateError {
     /// The devices cannot be put into one split.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
-    /// The federation has other inputs, classes, features or words than the data of the run.
+    /// Inputs, classes, features or words of the federation differ from those of the run's data.
     #[error("{path} is not like the data of the run")]
     Unlike {
         /// The federation folder.
@@ -68,7 +66,7 @@ pub enum EvaluateError {
     /// The model cannot be built.
     #[error(transparent)]
     Model(#[from] RunError),
-    /// The params of the run have another length than the model.
+    /// The number of params of the run differs from that of the model.
     #[error("{path} does not fit the models of the run: its examples have another shape, or other classes")]
     OtherParams {
         /// The federation folder.
@@ -90,7 +88,7 @@ pub enum EvaluateError {
     Classes(#[from] ByClassError),
 }
 
-/// A difference between two federations, each in words.
+/// A difference between two federations, with a description of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DataDifference {
@@ -185,7 +183,7 @@ impl Default for EvaluateOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelEvaluation {
-    /// The figures of each track.
+    /// The results of each track.
     pub summary: Summary,
     /// The error of each class, if classes have names.
     pub classes: Option<Classes>,
@@ -196,7 +194,12 @@ pub struct ModelEvaluation {
     evaluations: Vec<SplitEvaluation>,
 }
 
-/// Evaluates the models of a run on every device of a federation, whatever its split is.
+/// Evaluates the models of a run on every device of a federation, regardless of its split.
+///
+/// # Errors
+///
+/// Fails if the run or the federation cannot be read, if they do not fit each other, or if an
+/// evaluation fails.
 pub fn evaluate(
     run: &Path,
     data: &Path,
@@ -212,15 +215,13 @@ pub fn evaluate(
     }
     let trainer = Sgd::new(&*model);
     let refused = |source| EvaluateError::Setup { path: data.to_owned(), source };
-    let threads = thread_count(options.threads);
-    let compute = Threads::new(&trainer, &federation, threads).map_err(|e| refused(e.into()))?;
-    let mut exchange = Direct::new(compute, &federation).map_err(refused)?;
+    let mut exchange = Simulation::with_threads(&trainer, &federation, options.threads).map_err(refused)?;
     let mut evaluations = Vec::new();
     let mut seeds: Vec<Vec<&Params>> = Vec::new();
     for state in &states {
         let params: Vec<&Params> = tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect();
         let evaluated = exchange.evaluate(Split::Train, &params)?;
-        // For the exchange all devices train; for the models they are new.
+        // The exchange treats all devices as train devices. For the models they are new.
         evaluations.extend(evaluated.map(|evaluated| SplitEvaluation { split: Split::Test, ..evaluated }));
         seeds.push(params);
     }
@@ -235,7 +236,7 @@ pub fn evaluate(
     })
 }
 
-/// The tracks to evaluate, with their places.
+/// Returns the tracks to evaluate, with their indices.
 fn chosen(experiment: &Experiment, levels: &[f64]) -> Result<Vec<(usize, TrackLabel)>, EvaluateError> {
     let labels = experiment.labels().into_iter().enumerate();
     let at = |label: &TrackLabel, theta: f64| label.theta.get().total_cmp(&theta).is_eq();
@@ -248,7 +249,7 @@ fn chosen(experiment: &Experiment, levels: &[f64]) -> Result<Vec<(usize, TrackLa
     Ok(all.into_iter().filter(|(_, label)| wanted(label)).collect())
 }
 
-/// The federation with all its devices in one split, prepared as the data of the run was.
+/// Loads the federation with all its devices in one split and the preparation of the run's data.
 fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, EvaluateError> {
     let opened =
         deltafl_data::open(path).map_err(|source| EvaluateError::Open { path: path.to_owned(), source })?;
@@ -263,7 +264,7 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, Evalua
                 |data: &Federation| format!("{}, {}", describe_input(data.kind()), describe_targets(data));
             unlike(DataDifference::Kind { run: about(&trained), federation: about(&federation) })
         }
-        // Numbers of classes and places of features mean nothing without their names.
+        // Class numbers and feature positions are comparable only if their names are equal.
         Ok(trained) if trained.class_names() != federation.class_names() => {
             let names = |data: &Federation| data.class_names().join(", ");
             unlike(DataDifference::Classes { run: names(&trained), federation: names(&federation) })
@@ -282,7 +283,7 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, Evalua
     }
 }
 
-/// The targets of a federation, in a few words.
+/// Describes the targets of a federation in a few words.
 pub fn describe_targets(federation: &Federation) -> String {
     match federation.targets() {
         TargetKind::Classes(classes) => format!("{classes} classes"),
@@ -290,7 +291,7 @@ pub fn describe_targets(federation: &Federation) -> String {
     }
 }
 
-/// The input of an example, in a few words.
+/// Describes the input of an example in a few words.
 pub fn describe_input(kind: InputKind) -> String {
     match kind {
         InputKind::Bytes { dim } => format!("{dim} grey levels"),
@@ -300,7 +301,7 @@ pub fn describe_input(kind: InputKind) -> String {
     }
 }
 
-/// The last state of each seed that has one.
+/// Returns the last state of each seed that has one.
 fn states(run: &Path, experiment: &Experiment) -> Result<Vec<State>, EvaluateError> {
     let mut states = Vec::new();
     for &seed in &experiment.seeds {
@@ -312,7 +313,7 @@ fn states(run: &Path, experiment: &Experiment) -> Result<Vec<State>, EvaluateErr
     Ok(states)
 }
 
-/// What the evaluations come to, as a run's summary has it.
+/// Returns the summary of the evaluations, in the format of a run's summary.
 fn summary(
     data: &Path,
     experiment: &Experiment,
@@ -351,6 +352,10 @@ fn summary(
 
 impl ModelEvaluation {
     /// Writes a CSV file with a row per seed, track and device.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn write_devices(&self, path: &Path) -> Result<(), FileError> {
         let rows = self.device_rows().map_err(|e| FileError::write(path)(e.into()))?;
         crate::error::write_file(path, rows)

@@ -1,4 +1,4 @@
-//! Experiment files: read, overridden by `KEY=VALUE`, checked, with errors that point at the line.
+//! Experiment files: reading, `KEY=VALUE` overrides, validation, and errors that point at the line.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use toml_edit::{DocumentMut, Item, TableLike, Value};
 use crate::error::{ErrorKind, Excerpt, Explain};
 use crate::sweep::axes;
 
-/// Why an experiment file cannot be used.
+/// The reason why an experiment file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentFileError {
@@ -27,7 +27,7 @@ pub enum ExperimentFileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is invalid as a whole: a key is missing, for example.
+    /// The file as a whole is invalid, for example because a key is missing.
     #[error("invalid experiment file {path}: {problem}")]
     Incomplete {
         /// The file.
@@ -35,7 +35,7 @@ pub enum ExperimentFileError {
         /// The problem.
         problem: String,
     },
-    /// A place in the file is invalid.
+    /// A location in the file is invalid.
     #[error("invalid experiment file")]
     Invalid {
         /// The file.
@@ -81,7 +81,7 @@ pub enum ExperimentFileError {
         /// The problem.
         problem: String,
     },
-    /// The experiment has lists where it needs one value: it describes a sweep.
+    /// The experiment contains lists for keys that take one value: it describes a sweep.
     #[error(transparent)]
     Sweep(Box<Self>),
 }
@@ -142,21 +142,33 @@ impl Explain for ExperimentFileError {
 }
 
 /// Reads an experiment file and applies overrides.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read, or if the experiment or an override is invalid.
 pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     parse(path, &text(path)?, overrides)
 }
 
-/// The text of an experiment file.
+/// Returns the text of an experiment file.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read.
 pub fn text(path: &Path) -> Result<String, ExperimentFileError> {
     std::fs::read_to_string(path)
         .map_err(|source| ExperimentFileError::Read { path: path.to_owned(), source })
 }
 
-/// Checks the text of an experiment file.
+/// Parses and validates the text of an experiment file.
+///
+/// # Errors
+///
+/// Fails if the experiment or an override is invalid, or if the text describes a sweep.
 pub fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     let parsed = if overrides.is_empty() { checked(path, text) } else { overridden(path, text, overrides) };
     parsed.map_err(|error| match document(path, text, overrides) {
-        // A list where one value belongs asks for a sweep, which is another command.
+        // A list for a key that takes one value describes a sweep, which is another command.
         Ok(document) if !axes::of_document(&document).is_empty() => {
             ExperimentFileError::Sweep(Box::new(error))
         }
@@ -164,12 +176,12 @@ pub fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment
     })
 }
 
-/// Checks the text of an experiment, without overrides.
+/// Parses the text of an experiment without overrides.
 pub(crate) fn checked(path: &Path, text: &str) -> Result<Experiment, ExperimentFileError> {
     experiment(text).map_err(|wrong| wrong.into_error(path, text))
 }
 
-/// Checks the text of an experiment that was put together: with these, it is not that of the file.
+/// Parses generated experiment text. With these values it differs from the text of the file.
 pub(crate) fn checked_with(
     path: &Path,
     text: &str,
@@ -185,8 +197,8 @@ pub(crate) fn checked_with(
     })
 }
 
-/// Checks the text of an experiment with overrides. An error is that of the override which causes it; what is wrong in the
-/// file itself is shown there, and never in a line that the file does not hold.
+/// Parses the text of an experiment with overrides. An error names the override that causes it. A
+/// problem in the file itself is reported at its line in the file.
 fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     let with = |overrides: &[String]| document(path, text, overrides).map(|document| document.to_string());
     let whole = with(overrides)?;
@@ -215,7 +227,7 @@ fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<Experimen
     }
 }
 
-/// What is wrong with the text of an experiment.
+/// A problem in the text of an experiment.
 struct Wrong {
     message: String,
     span: Range<usize>,
@@ -224,21 +236,22 @@ struct Wrong {
 fn experiment(text: &str) -> Result<Experiment, Wrong> {
     Experiment::parse(text).map_err(|e| {
         let span = e.span.unwrap_or(0..0);
-        // A span over a whole table would draw its frame around half of the file: its first line says enough.
+        // A span over a whole table would mark half of the file. Its first line is sufficient.
         let end = text[span.clone()].find('\n').map_or(span.end, |line| span.start + line);
         Wrong { message: e.message, span: span.start..end }
     })
 }
 
 impl Wrong {
-    /// The message, and what it is about: two errors with one signature are the same.
+    /// Returns the message and the text it refers to. Two errors with the same signature are the
+    /// same.
     fn signature<'a>(&'a self, text: &'a str) -> (&'a str, &'a str) {
         let start = text[..self.span.start].rfind('\n').map_or(0, |line| line + 1);
         let end = text[self.span.end..].find('\n').map_or(text.len(), |line| self.span.end + line);
         (&self.message, &text[start..end])
     }
 
-    /// With its place in the file, if it has one.
+    /// Converts it to an error, with its location in the file if it has one.
     fn into_error(self, path: &Path, text: &str) -> ExperimentFileError {
         let path = path.to_owned();
         let empty = text.parse::<DocumentMut>().is_ok_and(|document| document.is_empty());
@@ -252,7 +265,8 @@ impl Wrong {
     }
 }
 
-/// The file with `key=value` applied, so that a wrong value is shown where it would stand.
+/// Returns the file with `key=value` applied, so that an invalid value is shown at its position in
+/// the file.
 pub(crate) fn document(
     path: &Path,
     text: &str,
@@ -275,12 +289,12 @@ pub(crate) fn document(
     Ok(document)
 }
 
-/// A TOML value, or else a string.
+/// Parses a TOML value, or returns the text as a string.
 pub(crate) fn value_of(text: &str) -> Value {
     text.parse().unwrap_or_else(|_| Value::from(text))
 }
 
-/// Sets a dotted key; a number picks an entry of a list of tables.
+/// Sets a dotted key. A number selects an entry of a list of tables.
 pub(crate) fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String> {
     let Some((name, rest)) = key.split_once('.') else {
         if key.is_empty() {
@@ -296,7 +310,7 @@ pub(crate) fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<
         item => {
             return match item.as_table_like_mut() {
                 Some(table) => set(table, rest, value),
-                None => Err(format!("{name} is a value: there is nothing below it")),
+                None => Err(format!("{name} is a value: it has no keys")),
             };
         }
     };
@@ -306,7 +320,7 @@ pub(crate) fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<
     set(entry, rest, value)
 }
 
-/// An entry of a list of tables, in either spelling of TOML.
+/// Returns an entry of a list of tables, in either TOML syntax.
 fn entry_mut(item: &mut Item, index: usize) -> Option<&mut dyn TableLike> {
     match item {
         Item::ArrayOfTables(tables) => tables.get_mut(index).map(|table| table as &mut dyn TableLike),
@@ -374,7 +388,7 @@ theta = 0.5
     }
 
     #[test]
-    fn an_error_names_the_override_that_causes_it_and_quotes_no_line_that_is_not_there() {
+    fn an_error_names_its_override_and_quotes_only_lines_of_the_file() {
         let said = |text: &str, overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|&s| s.to_owned()).collect();
             let error = parse(Path::new("t.toml"), text, &overrides).unwrap_err();
@@ -393,7 +407,7 @@ theta = 0.5
         assert!(refused.contains("--set cohort=0: invalid value"), "the first in the alphabet: {refused}");
         let refused = said(TEXT, &["nonsense.deep=1"]);
         assert!(refused.contains("--set nonsense.deep=1: unknown field"), "{refused}");
-        // What is wrong in the file is shown there, on the line that it has there.
+        // A problem in the file is reported at its line in the file.
         let refused = said(&TEXT.replace("cohort = 5", "cohort = 0"), &["name=u", "local.decay.every=2"]);
         assert!(refused.contains("t.toml:4:10") && !refused.contains("--set"), "{refused}");
         let empty = said("# nothing\n", &[]);
@@ -403,7 +417,7 @@ theta = 0.5
     }
 
     #[test]
-    fn a_wrong_override_is_refused() {
+    fn an_invalid_override_is_rejected() {
         for wrong in
             ["rounds", "rounds=0", "algorithm.7.theta=0.5", "name.x=1", "nonsense=1", ".=1", "algorithm.1=2"]
         {

@@ -1,4 +1,4 @@
-//! Exports of a run for other programs: TensorBoard, CSV, Parquet, and its cohorts.
+//! Exports of a run for other programs: TensorBoard, CSV, Parquet, and cohorts.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// The name of the format, and of the folder that is its default.
+    /// Returns the name of the format, which is also the name of its default folder.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tensorboard => "tensorboard",
@@ -39,7 +39,7 @@ impl ExportFormat {
     }
 }
 
-/// Why a run cannot be exported.
+/// The reason why a run cannot be exported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -60,13 +60,13 @@ pub enum ExportError {
     /// The data of the experiment cannot be used.
     #[error(transparent)]
     Data(#[from] RunError),
-    /// The data is not the data of the run.
-    #[error("the data is not what the run was trained on: its hash is {hash}")]
+    /// The data differs from the training data of the run.
+    #[error("the data differs from the training data of the run: its hash is {hash}")]
     OtherData {
         /// The hash of the data.
         hash: String,
     },
-    /// No attempt draws the cohort that a round records.
+    /// No attempt draws the cohort recorded for a round.
     #[error(
         "seed {seed}, round {round}: no cohort of {cohort} devices of which {dropped} vanish is drawn from these {devices} \
          train devices; was the run deployed?"
@@ -78,7 +78,7 @@ pub enum ExportError {
         round: u64,
         /// Devices in the recorded cohort.
         cohort: u64,
-        /// Devices of it that vanished.
+        /// Devices of the cohort that vanished.
         dropped: u64,
         /// Train devices of the data.
         devices: usize,
@@ -116,6 +116,11 @@ impl Explain for ExportError {
 }
 
 /// Exports a run into a folder. Returns the paths of the files.
+///
+/// # Errors
+///
+/// Fails if the run cannot be read or a file cannot be written. Cohorts also require the training
+/// data of the run.
 pub fn export(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     create_folder(out)?;
     match format {

@@ -1,18 +1,19 @@
-//! Rounds that changed no params: how many, and a warning if they are the majority.
+//! Rounds that did not change the params: their number, and a warning if they are the majority.
 
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{IdleCause, IdleRounds, Summary};
 
 use crate::report::tracks::{TrackInfo, tracks};
 
-/// A line per track with rounds that changed nothing; empty if there is none.
+/// Returns a line per track with rounds that changed nothing, or an empty string without such
+/// rounds.
 pub(crate) fn lines(summary: &Summary, labels: &[String]) -> String {
     let tracks = summary.tracks.iter().zip(labels);
     let idle = tracks.filter(|(track, _)| track.idle_rounds.idle() > 0);
     idle.map(|(track, label)| format!("  {label}: {}\n", track.idle_rounds)).collect()
 }
 
-/// A warning for every track of which most rounds changed nothing.
+/// Returns a warning for every track in which most rounds changed nothing.
 pub fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
     let mut warnings = Vec::new();
     for (track, info) in summary.tracks.iter().zip(tracks(experiment)) {
@@ -23,7 +24,8 @@ pub fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
     warnings
 }
 
-/// The likely reason why most rounds of a track changed nothing; `None` if most did change the params.
+/// Returns the likely reason why most rounds of a track changed nothing. Returns `None` if most
+/// rounds changed the params.
 pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo) -> Option<String> {
     Some(match idle.cause_of_most()? {
         IdleCause::Refused => {

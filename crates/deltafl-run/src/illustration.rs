@@ -1,5 +1,5 @@
-//! The Gaussian-mixture figure of the paper (figure 3), in three panels: the positions of the models, the mixtures on which
-//! each is better, and the losses over P_θ.
+//! The Gaussian-mixture figure of the paper (figure 3). Its three panels show the positions of the
+//! models, the mixtures on which each model is better, and the losses over P_θ.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,15 @@ use crate::report::ReportError;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const RULE: RGBColor = RGBColor(0xc9, 0xc6, 0xc0);
-/// Okabe and Ito's blue and vermilion, told apart by the colour-blind.
+/// Blue and vermilion of Okabe and Ito's colour-blind-safe palette.
 const FULL: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const THETA: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
 /// Draws the figure as `illustration.svg` and `illustration.png` in a folder. Returns the paths.
+///
+/// # Errors
+///
+/// Fails if a file cannot be drawn or written.
 pub fn write_illustration(illustration: &Illustration, out: &Path) -> Result<[PathBuf; 2], ReportError> {
     create_folder(out)?;
     let panels = Panels(illustration);
@@ -56,7 +60,7 @@ impl Drawing for Panels<'_> {
 }
 
 impl Panels<'_> {
-    /// Left: the means μ_k, w₁ and w_θ.
+    /// Draws the left panel: the means μ_k, w₁ and w_θ.
     fn positions<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB> {
         let mut chart = ChartBuilder::on(area).build_cartesian_2d(-0.7..4.7, -2.0..3.2)?;
         let at = |p: Point| (p[0], p[1]);
@@ -82,7 +86,8 @@ impl Panels<'_> {
         Ok(())
     }
 
-    /// Middle: the simplex of mixtures, coloured by the model with the smaller loss; the frame is P_θ.
+    /// Draws the middle panel: the simplex of mixtures, coloured by the model with the smaller
+    /// loss, and the border of P_θ.
     fn simplex<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB> {
         let mut chart = ChartBuilder::on(area).build_cartesian_2d(-0.12..1.12, -0.22..1.0)?;
         let gap = |mixture: &MixtureLoss| mixture.full - mixture.theta;
@@ -115,7 +120,7 @@ impl Panels<'_> {
         Ok(())
     }
 
-    /// Right: the losses of both models over mixtures drawn from P_θ.
+    /// Draws the right panel: the losses of both models over mixtures drawn from P_θ.
     fn histogram<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB> {
         let histogram = &self.0.histogram;
         let highest = histogram.full.iter().chain(&histogram.theta).copied().max().unwrap_or(1);
@@ -159,12 +164,12 @@ impl Panels<'_> {
     }
 }
 
-/// A mixture as a point: the corners of the simplex are those of a triangle with devices 1 and 3 below.
+/// Maps a mixture to a point in a triangle with devices 1 and 3 at the bottom.
 fn corner_to_plane(pi: [f64; 3]) -> (f64, f64) {
     (0.5 * pi[1] + pi[2], 0.866 * pi[1])
 }
 
-/// The border of P_θ = { π : π_k ≤ 1/(3θ) }, a polygon cut out of the simplex.
+/// Returns the border of P_θ = { π : π_k ≤ 1/(3θ) }, a polygon inside the simplex.
 fn frame_of_p_theta(theta: f64) -> Vec<(f64, f64)> {
     let most = (1.0 / (3.0 * theta)).min(1.0);
     let rest = 1.0 - most;

@@ -1,8 +1,10 @@
-//! The application of Δ-FL: one run from an experiment to its folder, sweeps, tuning, evaluation, comparison and reports.
+//! The application of Δ-FL: one run from an experiment to its folder, sweeps, tuning, evaluation,
+//! comparison and reports.
 //!
-//! Front ends such as the command `deltafl` and the Python package call this crate. It prints nothing, reads no terminal
-//! and handles no signal. Progress goes to a [`Listener`], which can also stop a run. Every operation has a typed error;
-//! [`Explain`] adds the fix and the place in a file.
+//! Front ends such as the command `deltafl` and the Python package call this crate. It prints
+//! nothing, reads no terminal and handles no signal. Progress goes to a [`Listener`], which can
+//! also stop a run. Every operation has a typed error; [`Explain`] adds the fix and the place in a
+//! file.
 //!
 //! ```no_run
 //! use deltafl_run::{Ended, RunOptions, experiment_file, session};

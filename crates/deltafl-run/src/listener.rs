@@ -1,4 +1,4 @@
-//! Progress of a run, for a program that shows it.
+//! Progress of a run, for a program that displays it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,33 +12,35 @@ use deltafl_data::experiment::Experiment;
 
 use crate::text_table;
 
-/// A program that trains by this crate and shows progress itself.
+/// A program that trains with this crate and displays progress itself.
 pub trait Listener: Sync {
-    /// The flag that ends the run after the current round.
+    /// Returns the flag that ends the run after the current round.
     fn stop(&self) -> &AtomicBool;
 
-    /// Whether it can show several seeds that train at the same time; otherwise they train one after another.
+    /// Returns whether it can display several seeds that train at the same time. Otherwise seeds
+    /// train one after another.
     fn shows_seeds_side_by_side(&self) -> bool;
 
-    /// Several seeds, at these states, are about to train at the same time.
+    /// Called before several seeds train at the same time, with their states.
     fn begin_side_by_side(&self, experiment: &Experiment, seeds: &[State]);
 
-    /// A seed begins, with `done` rounds trained earlier.
+    /// Called when a seed begins, with `done` rounds trained earlier.
     fn begin(&self, experiment: &Experiment, seed: u64, done: u64);
 
-    /// A round of all tracks is done.
+    /// Called after a round of all tracks.
     fn round(&self, records: &[RoundRecord]);
 
-    /// Every device has been evaluated.
+    /// Called after every device has been evaluated.
     fn evaluation(&self, evaluation: &SeedEvaluation<'_>);
 
-    /// The rounds of a seed have ended: they are done, or the run was stopped or failed.
+    /// Called when the rounds of a seed have ended: they are done, or the run was stopped or
+    /// failed.
     fn end(&self, seed: u64);
 
-    /// Information about the run, such as the backend.
+    /// Receives information about the run, such as the backend.
     fn note(&self, text: &str);
 
-    /// A warning.
+    /// Receives a warning.
     fn warn(&self, text: &str);
 }
 
@@ -56,12 +58,13 @@ pub struct SeedEvaluation<'a> {
 }
 
 impl SeedEvaluation<'_> {
-    /// The 90th percentile of the test error of each track, in one line; empty without devices.
+    /// Returns the 90th percentile of the test error of each track in one line. Returns an empty
+    /// string without devices.
     pub fn headline(&self) -> String {
         let of = |wanted: Split| {
             self.splits.iter().find(|split| split.split == wanted && !split.devices.is_empty())
         };
-        // A federation without test devices is judged by those that train.
+        // Without test devices, the train devices are used.
         let Some(judged) = of(Split::Test).or_else(|| of(Split::Train)) else { return String::new() };
         let metric = judged.task.primary();
         let of_track = |(i, label): (usize, &TrackLabel)| {

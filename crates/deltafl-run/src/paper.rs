@@ -1,4 +1,5 @@
-//! The paper's experiments: presets, their data, an estimate of their time, and their results beside the paper's.
+//! The paper's experiments: presets, their data, time estimates, and a comparison with the paper's
+//! results.
 
 mod beside;
 mod data;

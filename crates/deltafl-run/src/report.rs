@@ -1,6 +1,7 @@
-//! Reports: tables, figures and one self-contained page, from run folders alone.
+//! Reports generated from run folders: tables, figures and one self-contained page.
 //!
-//! Nothing here reads a clock or draws a random number: two reports of one run have the same bytes.
+//! This module reads no clock and draws no random numbers. Two reports of one run are identical to
+//! the byte.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ use crate::error::{ErrorKind, Excerpt, Explain, FileError, create_folder, write_
 use crate::run_names;
 use results::RunResults;
 
-/// Why a report cannot be written.
+/// The reason why a report cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -71,7 +72,7 @@ pub enum ReportFigures {
     /// As SVG and PNG files.
     #[default]
     Drawn,
-    /// None: tables and page alone, which is faster.
+    /// No figures, only tables and page, which is faster.
     Omitted,
 }
 
@@ -86,7 +87,11 @@ pub struct ReportPaths {
     pub figures: Vec<PathBuf>,
 }
 
-/// Writes `report.html`, `tables.*` and, if they are drawn, `figures/` into `out`.
+/// Writes `report.html`, `tables.*` and, unless omitted, `figures/` into `out`.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, or if a file cannot be drawn or written.
 pub fn write_report(runs: &[&Path], out: &Path, figures: ReportFigures) -> Result<ReportPaths, ReportError> {
     let folders = runs;
     let read = |run: &&Path| {

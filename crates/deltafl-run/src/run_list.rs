@@ -1,4 +1,5 @@
-//! The runs that a command line names: run folders, the folder of a sweep, or everything in one (`sweeps/x/*`).
+//! The runs named on a command line: run folders, a sweep folder, or all entries of one
+//! (`sweeps/x/*`).
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +8,24 @@ use deltafl_data::run_folder;
 use crate::sweep::SweepError;
 use crate::sweep::folder::SweepFolder;
 
-/// Runs, in the order in which they are to be shown.
+/// Runs in display order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RunList {
     /// The run folders; may be empty.
     pub runs: Vec<PathBuf>,
-    /// The sweep that all of them are points of.
+    /// The sweep that contains all of them as points.
     pub sweep: Option<PathBuf>,
-    /// Points that are not evaluated yet, and left out.
+    /// The number of points that are omitted because they are not evaluated yet.
     pub left_out: usize,
 }
 
 impl RunList {
-    /// What some paths stand for. Points of a sweep come in its order, and those that are not evaluated yet are left out;
-    /// so is what else lies in its folder.
+    /// Finds the runs at some paths. The points of a sweep keep its order. Points that are not
+    /// evaluated yet and other files in its folder are omitted.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the description or a point of a sweep cannot be read.
     pub fn find(paths: &[PathBuf]) -> Result<Self, SweepError> {
         let mut runs: Vec<PathBuf> = Vec::new();
         let mut sweeps: Vec<Option<PathBuf>> = Vec::new();
@@ -48,7 +53,8 @@ fn is_sweep(folder: &Path) -> bool {
     folder.join("sweep.toml").is_file()
 }
 
-/// Adds the points of a sweep that are named, each on its own or by the folder of all; returns how many are not evaluated yet.
+/// Adds the named points of a sweep, given individually or by its folder. Returns how many are not
+/// evaluated yet.
 fn points(sweep: &Path, paths: &[PathBuf], runs: &mut Vec<PathBuf>) -> Result<usize, SweepError> {
     let whole = paths.iter().any(|path| path == sweep);
     let mut early = 0;

@@ -1,15 +1,15 @@
-//! Names for runs that stand side by side: no two are called the same.
+//! Distinct names for runs that are displayed together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use deltafl_data::experiment::Experiment;
 
-/// More keys than this make no name: the folder's says it better.
+/// The maximum number of keys in a name. Beyond it, the folder name is clearer.
 const KEYS: usize = 3;
 
-/// A name per run: that of its experiment; where several share it, with what differs between them; where that does not tell
-/// them apart, the name of the folder, or at last its path.
+/// Returns a name per run: the name of its experiment. If several runs share it, the settings that
+/// differ are added. If that is not sufficient, the folder name or its path is used.
 pub fn distinct(runs: &[(&Path, &Experiment)]) -> Vec<String> {
     let own: Vec<&str> = runs.iter().map(|(_, experiment)| experiment.name.as_str()).collect();
     let mut names: Vec<String> = own.iter().map(|&name| name.to_owned()).collect();
@@ -35,10 +35,11 @@ fn count<T: PartialEq>(names: &[T], name: &T) -> usize {
     names.iter().filter(|other| *other == name).count()
 }
 
-/// The keys in which experiments differ, with the values of each; empty where there are none or too many.
+/// Returns the keys in which experiments differ, with the values of each. Empty if there are none
+/// or too many.
 fn settings(experiments: &[&Experiment]) -> Vec<String> {
     let first = experiments[0];
-    // The values of the first, and of each its own where it differs from them.
+    // The values of the first experiment, and the differing values of each other experiment.
     let mut base: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut values: Vec<BTreeMap<String, Option<String>>> = Vec::new();
     for experiment in experiments {
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn namesakes_are_told_apart_by_what_differs() {
+    fn runs_with_the_same_name_are_distinguished_by_their_settings() {
         let runs = [
             ("runs/a", experiment("q", 5, 10)),
             ("runs/b", experiment("q", 9, 10)),
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_experiment_is_called_after_its_folder_and_then_by_its_path() {
+    fn runs_of_the_same_experiment_are_named_by_folder_or_path() {
         let same = |path| (path, experiment("q", 5, 10));
         assert_eq!(names(&[same("runs/a"), same("runs/b")]), ["a", "b"]);
         assert_eq!(names(&[same("x/a"), same("y/a"), same("y/b")]), ["x/a", "y/a", "b"]);

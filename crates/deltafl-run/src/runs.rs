@@ -1,4 +1,4 @@
-//! The runs below a folder, with their headline figures.
+//! The runs below a folder, with their main results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::error::FileError;
 use crate::report::tracks::{baseline, tracks};
 use crate::text_table;
 
-/// How deep below the folder a run may lie.
+/// The maximum depth of a run below the folder.
 const DEPTH: usize = 5;
 
-/// A run of the list.
+/// An entry in the list of runs.
 #[derive(Debug, Serialize)]
 pub struct ListedRun {
     /// The run folder.
@@ -41,12 +41,12 @@ pub struct ListedRun {
     pub baseline: Option<TrackHeadline>,
     /// The other track with the best 90th percentile.
     pub best: Option<TrackHeadline>,
-    /// Why there are no figures.
+    /// The reason why there are no results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// The figures of a track.
+/// The results of a track.
 #[derive(Debug, Serialize)]
 pub struct TrackHeadline {
     /// The track.
@@ -63,6 +63,10 @@ pub struct TrackHeadline {
 }
 
 /// Lists the runs below a folder, sorted by path.
+///
+/// # Errors
+///
+/// Fails if the folder cannot be read. A damaged run is listed with its problem.
 pub fn list_runs(folder: &Path) -> Result<Vec<ListedRun>, FileError> {
     let mut folders = Vec::new();
     find(folder, DEPTH, &mut folders).map_err(FileError::read(folder))?;
@@ -70,7 +74,7 @@ pub fn list_runs(folder: &Path) -> Result<Vec<ListedRun>, FileError> {
     Ok(folders.iter().map(|folder| listed(folder)).collect())
 }
 
-/// Run folders below a folder; none lies inside another.
+/// Finds the run folders below a folder. Run folders are not searched for nested runs.
 fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     if folder.join("experiment.toml").is_file() && folder.join("devices").is_dir() {
         found.push(folder.to_owned());
@@ -78,7 +82,7 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Resul
     }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // A link may lead back up; a folder that may not be read holds no run for us.
+        // A symbolic link may point to a parent. An unreadable folder is skipped.
         if depth > 0 && entry.file_type()?.is_dir() {
             let _ = find(&entry.path(), depth - 1, found);
         }
@@ -102,7 +106,7 @@ fn listed(folder: &Path) -> ListedRun {
         problem: None,
     };
     run.problem = fill_in(&mut run).err().map(|error| match error {
-        // Devices of a served run keep their figures to themselves.
+        // Devices of a served run do not report individual results.
         RunFolderError::NotEvaluated { .. } if run.rounds > 0 => "no device was evaluated".to_owned(),
         RunFolderError::NotEvaluated { .. } => "not evaluated yet".to_owned(),
         error => error.to_string(),
@@ -119,7 +123,7 @@ fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
     run.seeds_planned = experiment.seeds.iter().len();
     let lines = run_folder::read_rounds(&run.path)?;
     run.idle_rounds = IdleRounds::of(lines.iter().map(|line| &line.record));
-    // What was trained, whether or not anybody was evaluated.
+    // Counts trained rounds, even if no device was evaluated.
     let rounds_of = |seed: u64| {
         let of_seed = lines.iter().filter(|line| line.record.seed == seed);
         of_seed.map(|line| line.record.round + 1).max().unwrap_or(0)
@@ -154,7 +158,8 @@ fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
     Ok(())
 }
 
-/// What the last cohort of a deployed run told: the middles of what is known, shown by its ends.
+/// Returns the results from the last cohort of a deployed run: the midpoints of the known
+/// intervals, displayed with their bounds.
 fn between(track: &str, metric: &'static Metric, told: &HeldOutSummary) -> Option<TrackHeadline> {
     let figures = told.measures.get(metric.name)?;
     let ends = |bounds: &Bounds| Some((bounds.lower?, bounds.upper?));

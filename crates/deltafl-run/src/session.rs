@@ -1,4 +1,4 @@
-//! A run from an experiment to its folder: shared by everything that trains.
+//! A run from an experiment to its folder. All training commands use this module.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked};
+use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
@@ -27,12 +27,10 @@ use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::listener::{Listener, SeedEvaluation};
 
 mod local;
-mod seeds;
 
 use local::LocalRun;
-pub use seeds::Seeds;
 
-/// Why a run fails.
+/// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -85,7 +83,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// For an error of the backend before training.
+    /// Converts an error of the backend before training.
     pub(crate) fn compute(error: ComputeError) -> Self {
         Self::Setup(error.into())
     }
@@ -134,29 +132,29 @@ impl Explain for RunError {
 pub struct RunOptions<'a> {
     /// The run folder.
     pub out: &'a Path,
-    /// What the folder may contain.
+    /// The accepted contents of the folder.
     pub start: Start,
     /// The parts of the machine to use.
     pub machine: Machine,
-    /// The program that shows progress.
+    /// The program that displays progress.
     pub listener: &'a dyn Listener,
 }
 
 impl<'a> RunOptions<'a> {
-    /// A new run in `out`, with the whole machine.
+    /// Creates the options of a new run in `out` that uses the whole machine.
     pub fn new(out: &'a Path, listener: &'a dyn Listener) -> Self {
         Self { out, start: Start::New, machine: Machine::default(), listener }
     }
 }
 
-/// How a run folder is opened.
+/// The accepted contents of a run folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It contains no run yet.
+    /// No run yet.
     New,
-    /// It contains the run to continue.
+    /// The run to continue.
     Resume,
-    /// Either.
+    /// Either of the two.
     Any,
 }
 
@@ -165,7 +163,7 @@ pub enum Start {
 pub enum Ended {
     /// All seeds are done.
     Finished(Summary),
-    /// The listener's flag was set: the folder contains a state to resume from.
+    /// The listener's flag was set. The folder contains a state to resume from.
     Interrupted(Stopped),
     /// Not rank 0 of an MPI job: this process reports nothing.
     Followed,
@@ -178,18 +176,18 @@ pub struct Stopped {
     pub folder: PathBuf,
     /// The seed that was being trained.
     pub seed: u64,
-    /// Rounds done of it.
+    /// The number of its rounds that are done.
     pub rounds: u64,
     /// Rounds planned for each seed.
     pub rounds_planned: u64,
-    /// Seeds done before it.
+    /// Seeds finished before it.
     pub seeds_finished: Vec<u64>,
     /// All seeds of the experiment.
     pub seeds_planned: Vec<u64>,
 }
 
 impl Stopped {
-    /// In the middle of a seed of an experiment.
+    /// Creates the value for a seed that was interrupted.
     pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
         let seeds = experiment.seeds.as_slice();
         Self {
@@ -204,22 +202,38 @@ impl Stopped {
 }
 
 /// Trains all seeds of an experiment into its run folder.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
     let federation = load(&experiment)?;
     run_on(experiment, &federation, options)
 }
 
-/// The data of an experiment.
+/// Loads the data of an experiment.
+///
+/// # Errors
+///
+/// Fails if the data cannot be read or prepared.
 pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
     Ok(experiment.data.load()?)
 }
 
-/// A federation in memory, prepared as the experiment asks: split, normalised, sampled.
+/// Prepares a federation in memory according to the experiment: split, normalised, sampled.
+///
+/// # Errors
+///
+/// Fails if the federation cannot be prepared according to the experiment.
 pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
     Ok(experiment.data.prepare(federation)?)
 }
 
-/// The model of an experiment.
+/// Builds the model of an experiment.
+///
+/// # Errors
+///
+/// Fails if the model does not fit the data.
 pub fn build_model(
     experiment: &Experiment,
     federation: &Federation,
@@ -228,23 +242,24 @@ pub fn build_model(
     Ok(experiment.model.spec().build(federation, kernel)?)
 }
 
-/// The exchange of an experiment in this process.
+/// Creates the exchange of an experiment in this process.
 pub(crate) fn exchange<'a>(
     experiment: &Experiment,
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
-    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
-        SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
-        SecureAggregation::Real => {
-            let drop_out = experiment.availability.drop_out.get();
-            Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
-        }
-    };
-    exchange.map_err(RunError::Setup)
+    let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
+    Ok(match experiment.secagg {
+        SecureAggregation::Plain => Box::new(simulation),
+        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability.drop_out.get())),
+    })
 }
 
-/// Trains all seeds of an experiment on its data, which several experiments may share.
+/// Trains all seeds of an experiment on its data. Several experiments may share the data.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run_on(
     experiment: Experiment,
     federation: &Federation,
@@ -259,7 +274,11 @@ pub fn run_on(
     train(experiment, federation, &trainer, backend, options)
 }
 
-/// Trains all seeds of an experiment by the caller's trainer, on the CPU.
+/// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or the trainer fails.
 pub fn run_trainer(
     experiment: Experiment,
     federation: &Federation,
@@ -285,14 +304,14 @@ fn train(
         params: trainer.num_params(),
         population: Population::of(federation),
     });
-    // An experiment that cannot be trained is detected before the run folder is created.
+    // An untrainable experiment is detected before the run folder is created.
     let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
     let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.listener);
     LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
 }
 
-/// Evaluates each class after the last round, if classes have names, and writes the figures.
+/// Evaluates each class after the last round, if classes have names, and writes the results.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,
@@ -312,13 +331,14 @@ pub(crate) fn write_classes(
     }
 }
 
-/// Writes the results of the round loop into the run folder, forwards them, and ends the loop if a flag is set.
+/// Writes the results of the round loop into the run folder and forwards them. Ends the loop if a
+/// flag is set.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
     pub(crate) listener: &'a dyn Listener,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
-    /// Raised when another seed failed.
+    /// Set when another seed failed.
     pub(crate) failed: &'a AtomicBool,
     pub(crate) lap: Instant,
 }
@@ -376,7 +396,7 @@ pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, list
     }
 }
 
-/// A warning for each track that keeps fewer than ten devices a round.
+/// Returns a warning for each track that keeps fewer than ten devices per round.
 pub fn thin_tail_warnings(experiment: &Experiment) -> Vec<String> {
     let warning = |label: TrackLabel| {
         let devices = label.theta.get() * experiment.cohort.get() as f64;

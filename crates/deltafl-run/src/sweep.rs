@@ -1,4 +1,4 @@
-//! Sweeps: an experiment with lists for values, and a run for each combination.
+//! Sweeps: an experiment with lists of values, and a run for each combination.
 
 pub mod axes;
 pub mod folder;
@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::experiment_file::ExperimentFileError;
 use crate::session::RunError;
 
-/// Why a sweep cannot be planned, trained, read or merged.
+/// The reason why a sweep cannot be planned, trained, read or merged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
@@ -33,13 +33,13 @@ pub enum SweepError {
         /// The key.
         key: String,
     },
-    /// Two axes have one key.
+    /// Two axes have the same key.
     #[error("{key} is swept twice")]
     Twice {
         /// The key.
         key: String,
     },
-    /// A key is set and swept.
+    /// A key is both set and swept.
     #[error("--set {assignment}: the key is swept as well")]
     SetAndSwept {
         /// The override.
@@ -47,7 +47,7 @@ pub enum SweepError {
         /// The key.
         key: String,
     },
-    /// The experiment has no place for a key.
+    /// The key does not exist in the experiment.
     #[error("the sweep of {key}: {problem}")]
     Key {
         /// The key.
@@ -55,7 +55,7 @@ pub enum SweepError {
         /// The problem.
         problem: String,
     },
-    /// Two combinations are the same experiment.
+    /// Two combinations result in the same experiment.
     #[error("two points are the same experiment: {} and {}", first.join(", "), second.join(", "))]
     SamePoint {
         /// The values of the first.
@@ -72,7 +72,7 @@ pub enum SweepError {
     /// The data of a point cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The folder contains files that are not those of a sweep.
+    /// The folder contains files that do not belong to a sweep.
     #[error("{path} is in use, and not by a sweep")]
     Foreign {
         /// The folder.
@@ -83,9 +83,9 @@ pub enum SweepError {
     OtherSweep {
         /// The folder.
         path: PathBuf,
-        /// Points that the new sweep lacks.
+        /// The number of points missing from the new sweep.
         lost: usize,
-        /// Points of the sweep in the folder.
+        /// The number of points of the sweep in the folder.
         points: usize,
     },
     /// The folder contains no sweep.
@@ -94,7 +94,7 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
-    /// The experiment of a run folder is not the one of its address.
+    /// The experiment in a run folder does not match the folder name.
     #[error("the experiment in {path} is not the one that its folder is named after")]
     Address {
         /// The run folder.
@@ -108,7 +108,7 @@ pub enum SweepError {
     DifferentSweeps {
         /// A folder.
         first: PathBuf,
-        /// Another.
+        /// Another folder.
         second: PathBuf,
     },
     /// A point to merge is being trained.
@@ -117,12 +117,12 @@ pub enum SweepError {
         /// The run folder.
         path: PathBuf,
     },
-    /// Two points that name the same data were trained on different data.
+    /// Two points with the same data source were trained on different data.
     #[error("{first} and {second} trained on different data")]
     DifferentData {
         /// A run folder.
         first: PathBuf,
-        /// Another.
+        /// Another run folder.
         second: PathBuf,
     },
 }

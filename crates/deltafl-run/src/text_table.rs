@@ -1,4 +1,5 @@
-//! The table at the end of a run: mean and percentiles of the task's metric over the test devices, as in the paper.
+//! The table printed at the end of a run: mean and percentiles of the task's metric over the test
+//! devices, as in the paper.
 
 use deltafl::data::Split;
 use deltafl::metrics::OverSeeds;
@@ -7,20 +8,20 @@ use deltafl_data::run_folder::Summary;
 
 use crate::idle_rounds;
 
-/// The rows of the paper's tables that fit on a terminal.
+/// Renders the rows of the paper's tables that fit on a terminal.
 pub fn render(summary: &Summary) -> String {
     let devices = if summary.reported == Split::Test { "Test" } else { "Train" };
     titled(&format!("{devices} {}", metric(summary)), summary)
 }
 
-/// The metric of the figures, with its unit.
+/// Returns the name of the metric with its unit.
 pub fn metric(summary: &Summary) -> String {
     let metric = summary.task.primary();
     let unit = if metric.unit == Unit::Share { " in %" } else { "" };
     format!("{}{unit}", metric.title)
 }
 
-/// The same under another title.
+/// Renders the same table with another title.
 pub fn titled(title: &str, summary: &Summary) -> String {
     let seeds = summary.tracks.first().map_or(0, |track| track.seeds);
     let rounds = summary.tracks.first().map_or(0, |track| track.rounds);
@@ -59,11 +60,12 @@ pub fn titled(title: &str, summary: &Summary) -> String {
     text
 }
 
-/// What a table says of a federation without test devices.
+/// The note for a federation without test devices.
 const NO_TEST_DEVICES: &str = "The federation has no test devices: these are the devices that trained. Hold some back with \
      [data.split] in the experiment, or with `deltafl data split`.\n";
 
-/// Rows as lines, in columns: the first to the left, the others to the right.
+/// Renders rows as lines with aligned columns: the first column to the left, the others to the
+/// right.
 pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let width = |c: usize| {
         let cells = rows.iter().filter_map(|row| row.as_ref().get(c));
@@ -79,20 +81,22 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A figure of a metric, with its deviation where there are seeds enough for one: shares in per cent.
+/// Formats a value of a metric, with its deviation if there is more than one seed. Shares are in
+/// per cent.
 pub fn shown(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
     let shown = |value: f64| number(metric.shown(value), digits);
     let std = figure.std.map_or_else(String::new, |std| format!(" ± {}", shown(std)));
     format!("{}{std}", shown(figure.mean))
 }
 
-/// Places behind the point of a metric, where its figures are of this size.
+/// Returns the number of decimals for values of a metric of this magnitude.
 pub fn decimals(metric: &Metric, figures: impl IntoIterator<Item = f64>) -> usize {
     if metric.unit == Unit::Share { 2 } else { places(figures) }
 }
 
-/// Places behind the point that leave four digits of figures that have no scale of their own: an RMSE may be one of prices
-/// or of probabilities. The median of their sizes decides, so that one that diverged costs the others no digit.
+/// Returns the number of decimals that leaves four significant digits for values without a natural
+/// scale, such as an RMSE. The median magnitude decides, so that one diverged value does not affect
+/// the others.
 pub fn places(figures: impl IntoIterator<Item = f64>) -> usize {
     let sizes = figures.into_iter().map(f64::abs);
     let mut sizes: Vec<f64> = sizes.filter(|size| size.is_finite() && *size > 0.0).collect();
@@ -101,7 +105,8 @@ pub fn places(figures: impl IntoIterator<Item = f64>) -> usize {
     (3.0 - middle.log10().floor()).clamp(0.0, 12.0) as usize
 }
 
-/// A number with so many places behind the point; one of eight digits and more by its power of ten.
+/// Formats a number with this many decimals. Numbers of eight or more digits use scientific
+/// notation.
 pub fn number(value: f64, digits: usize) -> String {
     if value.abs() >= 1e7 && value.is_finite() { format!("{value:.3e}") } else { format!("{value:.digits$}") }
 }
@@ -111,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_digits_are_left_of_figures_of_any_size() {
+    fn numbers_of_any_magnitude_have_four_significant_digits() {
         assert_eq!(places([51_234.0, 48_000.0]), 0);
         assert_eq!(places([0.000_512]), 7);
-        assert_eq!(places([1.5, 1e30, f64::NAN, 0.0]), 3, "one that diverged does not decide");
+        assert_eq!(places([1.5, 1e30, f64::NAN, 0.0]), 3, "a diverged value has no influence");
         assert_eq!(places([]), 3);
         assert_eq!(
             (number(51_234.4, 0).as_str(), number(27_645_862_982.0, 0).as_str()),

@@ -1,7 +1,8 @@
 //! The grid search of the paper: two sweeps, one after the other.
 //!
-//! First γ₀ and c, by the weighted mean train loss of FedAvg at the end; then, for linear models, λ for each track, by
-//! the 90th percentile of the task's metric over train devices that were held out.
+//! The first sweep chooses γ₀ and c by the final weighted mean train loss of FedAvg. For linear
+//! models, the second chooses λ for each track by the 90th percentile of the task's metric over
+//! held-out train devices.
 
 use std::path::PathBuf;
 
@@ -26,19 +27,19 @@ use crate::sweep::train::{self, SweepListener, SweepOptions, Tally};
 use crate::text_table;
 use grid::Grid;
 
-/// Why an experiment cannot be tuned.
+/// The reason why an experiment cannot be tuned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// Decays were given for a rate that does not decay.
+    /// Decays were given for a learning rate that does not decay.
     #[error("the learning rate of the experiment does not decay, so there is no c to tune")]
     NoDecay,
-    /// λ is tuned, and the experiment does not split its devices.
+    /// λ is tuned, but the experiment does not split its devices.
     #[error(
         "λ is chosen on devices held out of the train devices, and the experiment does not split its devices"
     )]
     NoSplit,
-    /// A value cannot be tried.
+    /// A value is out of range.
     #[error("--{option}: {value} is out of range")]
     OutOfRange {
         /// The list: `rates`, `decays` or `l2`.
@@ -121,7 +122,7 @@ impl Explain for TuneError {
 pub struct TuneOptions {
     /// The values to try.
     pub values: GridValues,
-    /// The figures are means over this many of the experiment's seeds.
+    /// The number of the experiment's seeds over which results are averaged.
     pub seeds: std::num::NonZeroUsize,
     /// The folder for the sweeps, the heat maps and `tuned.toml`.
     pub out: PathBuf,
@@ -129,7 +130,7 @@ pub struct TuneOptions {
     pub sweep: SweepOptions,
 }
 
-/// The values that were chosen.
+/// The chosen values.
 #[derive(Debug, Serialize)]
 pub struct Chosen {
     /// γ₀.
@@ -154,25 +155,30 @@ pub struct TrackPenalty {
 /// The results of one of the two sweeps.
 #[derive(Debug)]
 pub struct TuneStep {
-    /// The figures of all points.
+    /// The results of all points.
     pub map: HeatMap,
-    /// The heat map as PNG; there is an SVG file beside it.
+    /// The heat map as PNG. An SVG file is in the same folder.
     pub png: PathBuf,
-    /// The choice for each parameter, in a line.
+    /// One line per parameter with the chosen value.
     pub choices: Vec<String>,
 }
 
-/// A grid search. The caller runs its steps in order: [`Self::rate`], [`Self::l2`], [`Self::finish`].
+/// A grid search. The caller runs its steps in order: [`Self::rate`], [`Self::l2`],
+/// [`Self::finish`].
 pub struct Tuner {
     options: TuneOptions,
     grid: Grid,
-    /// The experiment with the values that are chosen so far.
+    /// The experiment with the values chosen so far.
     tuned: Experiment,
     penalties: Vec<TrackPenalty>,
 }
 
 impl Tuner {
-    /// A search for an experiment.
+    /// Creates a search for an experiment.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment cannot be tuned, or if a value is out of range.
     pub fn new(mut experiment: Experiment, options: TuneOptions) -> Result<Self, TuneError> {
         experiment.resolved = None;
         let grid = Grid::new(&experiment, options.values.clone())?;
@@ -180,6 +186,11 @@ impl Tuner {
     }
 
     /// Chooses γ₀ and c.
+    ///
+    /// # Errors
+    ///
+    /// Fails if points are not trained yet, if FedAvg diverges at every point, or if files cannot
+    /// be written.
     pub fn rate(&mut self, listener: &dyn SweepListener) -> Result<TuneStep, TuneError> {
         let mut swept = vec![format!("local.learning_rate={}", listed(&self.grid.rates))];
         if !self.grid.decays.is_empty() {
@@ -220,7 +231,12 @@ impl Tuner {
         Ok(TuneStep { map, png, choices })
     }
 
-    /// Chooses λ for each track; `None` if λ is not tuned.
+    /// Chooses λ for each track. Returns `None` if λ is not tuned.
+    ///
+    /// # Errors
+    ///
+    /// Fails if points are not trained yet, if no device is held out, or if files cannot be
+    /// written.
     pub fn l2(&mut self, listener: &dyn SweepListener) -> Result<Option<TuneStep>, TuneError> {
         if self.grid.l2.is_empty() {
             return Ok(None);
@@ -228,7 +244,7 @@ impl Tuner {
         let penalties: Vec<String> = self.grid.l2.iter().map(|l2| format!("{l2:e}")).collect();
         let swept = [format!("model.l2={}", penalties.join(","))];
         let (folder, sweep) = self.sweep("l2", grid::for_l2(&self.tuned), &swept)?;
-        // A grid of rates that has grown may have led to another rate, and so to other points.
+        // An extended grid of rates may have selected another rate and therefore other points.
         folder.describe_anew(&sweep)?;
         let points = self.trained(&folder, sweep, listener)?;
         let metric = points.first().map_or(Task::Classes, |(_, summary)| summary.task).primary();
@@ -258,7 +274,11 @@ impl Tuner {
         Ok(Some(TuneStep { map, png, choices }))
     }
 
-    /// Writes `tuned.toml`, the experiment with the values that were chosen.
+    /// Writes `tuned.toml`, the experiment with the chosen values.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn finish(self) -> Result<Chosen, TuneError> {
         let experiment = self.write("tuned.toml", self.file().as_bytes())?;
         Ok(Chosen {
@@ -269,7 +289,7 @@ impl Tuner {
         })
     }
 
-    /// A sweep in a folder of its own.
+    /// Creates a sweep in a separate folder.
     fn sweep(
         &self,
         name: &str,
@@ -315,7 +335,7 @@ impl Tuner {
         Ok(path)
     }
 
-    /// The tuned experiment, with a comment on the origin of its values.
+    /// Returns the tuned experiment, with a comment on the origin of its values.
     fn file(&self) -> String {
         let rate = format!(
             "# Tuned by `deltafl tune`: learning_rate{} by the train loss of FedAvg after {} rounds",
@@ -331,12 +351,12 @@ impl Tuner {
     }
 }
 
-/// A note if the best value is at the edge of the grid and better than its neighbour.
+/// Returns a note if the best value is at the edge of the grid and better than its neighbour.
 fn edge(best: usize, figures: &[Option<f64>], option: &str) -> String {
     let neighbour = if best == 0 { 1 } else { best - 1 };
     let at_edge = best == 0 || best + 1 == figures.len();
     if at_edge && figures.get(neighbour).is_some_and(|figure| *figure != figures[best]) {
-        format!(", at the edge of the grid: a value beyond may be better ({option})")
+        format!(", at the edge of the grid: a value beyond it may be better ({option})")
     } else {
         String::new()
     }
@@ -346,7 +366,8 @@ fn train_loss(track: &TrackSummary) -> Option<f64> {
     track.train_loss.map(|loss| loss.mean.mean).filter(|loss| loss.is_finite())
 }
 
-/// Places behind the point of a train loss: that of a regression is in the target's unit, and may be of any size.
+/// Returns the number of decimals of a train loss. A regression loss has the target's unit and may
+/// have any magnitude.
 fn loss_decimals(points: &[(Point, Summary)], losses: &[Option<f64>]) -> usize {
     match points.first().map(|(_, summary)| summary.task) {
         Some(Task::Regression(_)) => text_table::places(losses.iter().flatten().copied()),
@@ -354,19 +375,20 @@ fn loss_decimals(points: &[(Point, Summary)], losses: &[Option<f64>]) -> usize {
     }
 }
 
-/// As it is shown: shares in per cent.
+/// Returns the displayed value: shares in per cent.
 fn validation_p90(metric: &Metric, track: &TrackSummary) -> Option<f64> {
     track.validation.map(|figures| metric.shown(figures.p90.mean)).filter(|figure| figure.is_finite())
 }
 
-/// The first of the best figures of a metric.
+/// Returns the index of the first of the best values of a metric.
 fn best(metric: &Metric, figures: &[Option<f64>]) -> Option<usize> {
     let costs: Vec<Option<f64>> =
         figures.iter().map(|figure| figure.map(|value| metric.cost(value))).collect();
     lowest(&costs)
 }
 
-/// The first of the lowest figures: of equal ones, the smallest value of the grid.
+/// Returns the index of the first of the lowest values: of equal ones, the smallest value of the
+/// grid.
 fn lowest(figures: &[Option<f64>]) -> Option<usize> {
     let finite = figures.iter().enumerate().filter_map(|(i, figure)| Some((i, (*figure)?)));
     finite.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)

@@ -1,4 +1,4 @@
-"""Degree k and threshold t of the k-regular graphs, with integers only.
+"""Computes the degree k and the threshold t of the k-regular graphs with integers only.
 
 Prints a row per (n, c, d): (k, t) against an active server and against an honest-but-curious one. The
 conditions are those of src/graph/parameters.rs. Probabilities are compared as integers, without rounding.
@@ -14,11 +14,12 @@ def tail(population, marked, drawn, at_least):
 
 
 def rare(n, marked, drawn, at_least, bits):
-    """n * P[Hypergeometric(n - 1, marked, drawn) >= at_least] <= 2^-bits"""
+    """Returns True if n * P[Hypergeometric(n - 1, marked, drawn) >= at_least] <= 2^-bits."""
     return n * tail(n - 1, marked, drawn, at_least) << bits <= comb(n - 1, drawn)
 
 
 def active(n, c, d):
+    """Returns (k, t) against a malicious server, or None if no sparse graph satisfies the conditions."""
     for k in range(2, min(512, n - 2) + 1, 2):
         if k + k // 2 >= n:
             return None
@@ -30,11 +31,12 @@ def active(n, c, d):
 
 
 def connected(n, removed, k):
-    """n(n-1)/2 * P[k given devices are all removed] <= 2^-41"""
+    """Returns True if n(n-1)/2 * P[k given devices are all removed] <= 2^-41."""
     return n * (n - 1) // 2 * comb(removed, k) << 41 <= comb(n, k)
 
 
 def curious(n, c, d):
+    """Returns (k, t) against an honest-but-curious server, or None."""
     for k in range(2, min(512, n - 2) + 1, 2):
         if not connected(n, c + d, k):
             continue
@@ -46,6 +48,7 @@ def curious(n, c, d):
 
 
 def show(pair):
+    """Formats a pair as a Rust expression."""
     return f"Some(({pair[0]}, {pair[1]}))" if pair else "None"
 
 

@@ -1,58 +1,47 @@
-//! A server inside a program of yours: it trains a model that it does not know, with devices that bring their trainer.
+//! A durable server inside a program of yours. It trains a model that it does not know, with devices that bring their trainer.
 //!
 //! `crates/deltafl-device/examples/own_trainer.rs` is the other end.
 
 use std::error::Error;
+use std::path::Path;
 use std::sync::Arc;
 
-use deltafl::algorithm::{Quantile, Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::model::Tensor;
-use deltafl::terms::Terms;
-use deltafl::trainer::Work;
-use deltafl::training::{Local, Plan, Records, State, TrackState, train};
-use deltafl_server::engine::Rules;
-use deltafl_server::serve::{Host, Introduction, Setup};
-use deltafl_wire::{loopback, roster::Edition};
+use deltafl::training::Outcome;
+use deltafl_data::experiment::Experiment;
+use deltafl_server::{InitialModel, ServedModel, Server, ServerConfig, ServerListener};
 
-/// Trains two levels over some rounds with the devices of these names.
+const EXPERIMENT: &str = r#"
+    name = "points"
+    # The two tracks take turns.
+    rounds = 40
+    cohort = 4
+    weights = "uniform"
+    data = { source = "memory:points" }
+    model = { kind = "external" }
+    local = { epochs = 5, batch = 1, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
+"#;
+
+/// Trains two levels with the devices of these names. Started again with the same folder, it continues.
 pub(crate) fn serve(
     address: &str,
     names: &[&str],
-    started: impl FnOnce(&Host),
-) -> Result<State, Box<dyn Error>> {
-    let tail = Tail { quantile: Quantile::Private(Default::default()), ..Tail::new(0.5.try_into()?) };
-    let plan = Plan {
-        // The two tracks take turns.
-        rounds: 40,
-        sampling: Sampling { cohort_size: 4, with_replacement: false, availability: Availability::default() },
-        local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
-        evaluate_every: 20,
-        held_out: None,
-        terms: Terms::PRIVATE,
-        tracks: vec![Track::fed_avg(), tail.into()],
-    };
-    let introduction =
-        Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };
-    let roster =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, names.iter().copied(), |_| false)?;
-    let runtime = tokio::runtime::Runtime::new()?;
-    let _entered = runtime.enter();
-    let mut host = runtime.block_on(Host::start(Setup::loopback(address.parse()?, introduction), &roster))?;
-    started(&host);
-    let mut devices = host.engine(Rules::new(4, names.len()), Arc::default()).ok_or("asked for once")?;
-    let start = TrackState::new(vec![0.0; 2].into());
-    let tensors = [Tensor::new("slope", &[1]), Tensor::new("intercept", &[1])].into();
-    let mut state = State { seed: 1, round: 0, tensors, tracks: vec![start; 2] };
-    train(&mut devices, &plan, &mut state, &mut Records::default())?;
-    runtime.block_on(host.shut_down());
-    Ok(state)
+    folder: &Path,
+    listener: Arc<dyn ServerListener>,
+) -> Result<Outcome, Box<dyn Error>> {
+    let config =
+        ServerConfig { listen: address.parse()?, out: Some(folder.to_owned()), ..ServerConfig::default() };
+    let model = InitialModel::zeros(&[("slope", &[1]), ("intercept", &[1])]);
+    let devices = names.iter().map(|&name| name.to_owned());
+    let server =
+        Server::new(config, Experiment::parse(EXPERIMENT)?, ServedModel::of_devices(&model, devices))?;
+    Ok(server.run(&Arc::default(), &listener)?)
 }
 
-#[allow(dead_code, reason = "a test takes the rest in as a module")]
+#[allow(dead_code, reason = "a test uses the rest as a module")]
 fn main() -> Result<(), Box<dyn Error>> {
     let names = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
-    let state = serve("127.0.0.1:7700", &names, |host| println!("listening on {}", host.address()))?;
-    state.tracks.iter().for_each(|track| println!("{:?}", track.params.as_slice()));
+    let print = |event: &deltafl_server::ServerEvent<'_>| println!("{event}");
+    serve("127.0.0.1:7700", &names, Path::new("runs/points"), Arc::new(print))?;
     Ok(())
 }

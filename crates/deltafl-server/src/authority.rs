@@ -1,7 +1,7 @@
 //! The private certificate authority of a federation.
 //!
 //! ```text
-//! FOLDER/ca.pem        its certificate: what the server and every device trust
+//! FOLDER/ca.pem        its certificate, trusted by the server and every device
 //! FOLDER/ca.key        the key that issues certificates
 //! FOLDER/roster.key    the Ed25519 key that signs rosters
 //! ```
@@ -34,7 +34,7 @@ pub use self::{
     server::ServerIdentity,
 };
 
-/// How long an authority lives: longer than any federation.
+/// The validity period of an authority, longer than any federation runs.
 const DAYS: u32 = 3650;
 
 /// The certificate authority of one federation.
@@ -46,7 +46,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new authority, in memory.
+    /// Creates a new authority in memory.
     pub fn generate(federation: FederationName, days: u32) -> Result<Self, IdentityError> {
         let key = certificate::new_key()?;
         let certificate = certificate::authority(&federation, days)?.self_signed(&key).map_err(unmade)?;
@@ -56,7 +56,7 @@ impl Authority {
         Ok(Self { federation, certificate: certificate.der().clone(), key, roster })
     }
 
-    /// A new authority in a folder that holds none.
+    /// Creates a new authority in a folder that contains none.
     pub fn create(path: &Path, federation: FederationName) -> Result<Self, IdentityError> {
         let authority = Self::generate(federation, DAYS)?;
         folder::create(path)?;
@@ -64,12 +64,12 @@ impl Authority {
         folder::write_secret(&path.join("ca.key"), key.as_bytes())?;
         let roster = Zeroizing::new(hex(authority.roster.as_bytes()) + "\n");
         folder::write_secret(&path.join("roster.key"), roster.as_bytes())?;
-        // Last, so that a folder with a certificate is whole.
+        // Written last, so that a folder with a certificate is complete.
         folder::write_public(&path.join("ca.pem"), &folder::to_pem(&[&authority.certificate]))?;
         Ok(authority)
     }
 
-    /// The authority of a folder.
+    /// Reads the authority of a folder.
     pub fn open(path: &Path) -> Result<Self, IdentityError> {
         let file = path.join("ca.pem");
         let certificate = folder::read_certificates(&file)?.swap_remove(0);
@@ -90,27 +90,28 @@ impl Authority {
         &self.federation
     }
 
-    /// Its own certificate.
+    /// The authority's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The fingerprint of its certificate: what a token pins.
+    /// The fingerprint of the certificate, which a token contains.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::for_certificate(&self.certificate)
     }
 
-    /// The Ed25519 key that verifies what [`Self::sign`] signs.
+    /// The Ed25519 key that verifies signatures of [`Self::sign`].
     pub fn public_key(&self) -> [u8; 32] {
         self.roster.verifying_key().to_bytes()
     }
 
-    /// Signs a message for the devices. Whoever calls says in the message what it is, so that it cannot pass for another.
+    /// Signs a message for the devices. The message must contain its type, so that it cannot be
+    /// reused as another.
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.roster.sign(message).to_bytes()
     }
 
-    /// A certificate, with its key, for a server that is reached at these hosts.
+    /// Issues a certificate and key for a server with these host names.
     pub fn issue_server(&self, hosts: &[String], days: u32) -> Result<ServerIdentity, IdentityError> {
         let key = certificate::new_key()?;
         let issuer = certificate::issuer(&self.federation, &self.key)?;
@@ -118,7 +119,7 @@ impl Authority {
         Ok(ServerIdentity::new(certificate.der().clone(), self.certificate.clone(), &key))
     }
 
-    /// Certifies a device that made its keys itself.
+    /// Certifies a device that generated its own keys.
     pub fn certify(
         &self,
         request: &DeviceRequest,
@@ -137,7 +138,8 @@ impl Authority {
         })
     }
 
-    /// Makes a device's keys and certifies them, in one place: for an operator who hands out folders, and for a swarm.
+    /// Generates and certifies a device's keys, for an operator who distributes folders and for a
+    /// swarm.
     pub fn issue_device(
         &self,
         name: &DeviceName,

@@ -1,7 +1,8 @@
-//! What is kept of every round: committed in the store first, then in the run folder.
+//! The records of every round, committed first to the store and then to the run folder.
 //!
-//! A round counts when the store has it: a server that dies behind the commit brings its run folder up to the store when it
-//! starts again ([`RunStore::catch_up`]), and so does another server that takes over.
+//! A round counts once the store contains it. A server that crashes after the commit updates its
+//! run folder from the store when it restarts ([`RunStore::catch_up`]). Another server that takes
+//! over does the same.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +22,13 @@ use crate::live::{Fresh, Live, Role};
 use crate::serve::{Host, Phase};
 use crate::store::{Commit, Lease, LossPercentiles, RoundLosses, Store, StoreError};
 
-/// Committed rounds read at once.
+/// The number of committed rounds read at once.
 const CHUNK: u32 = 500;
-/// How often a server that stands by looks whether the leader is gone: a leader is missed when its lease has run out, and not
-/// much later.
+/// The interval at which a standby server checks the leader's lease, so that it takes over soon
+/// after expiry.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why a run folder was not brought up to the store.
+/// The reason for which a run folder could not be updated from the store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatchUpError {
@@ -39,7 +40,7 @@ pub enum CatchUpError {
     Folder(#[from] RunFolderError),
 }
 
-/// The rounds of an experiment in the store of a federation, and on the live page.
+/// The rounds of an experiment in a federation's store and on the live page.
 #[derive(Clone, Debug)]
 pub struct RunStore {
     store: Store,
@@ -54,7 +55,8 @@ pub struct RunStore {
 }
 
 impl RunStore {
-    /// The rounds of an experiment. Its params become a version that devices pull as often as it evaluates.
+    /// Creates the rounds of an experiment. Params become a version that devices can pull at the
+    /// interval of evaluations.
     pub fn new(
         store: Store,
         federation: FederationName,
@@ -75,8 +77,8 @@ impl RunStore {
         }
     }
 
-    /// Waits until this server leads the federation, and meanwhile shows what the leader commits. Returns `None` if it is to stop
-    /// before. `standing_by` is called once, if another server leads.
+    /// Waits until this server leads the federation. Meanwhile it publishes the leader's commits.
+    /// Returns `None` if it must stop before. `standing_by` is called once if another server leads.
     pub async fn lead(
         &self,
         stop: &AtomicBool,
@@ -99,13 +101,13 @@ impl RunStore {
         Ok(lease)
     }
 
-    /// Where the leader keeps the round under way.
+    /// Returns the journal in which the leader stores the current round.
     pub fn journal(&self, lease: &Lease) -> RoundJournal {
         RoundJournal::new(self.store.clone(), lease)
     }
 
-    /// Takes in what another server has committed, so that the page of one that stands by is true; `read` counts the rounds of
-    /// each seed.
+    /// Reads the commits of another server, so that the page of a standby server is current. `read`
+    /// counts the rounds of each seed.
     async fn look_on(&self, read: &mut [u64]) -> Result<(), StoreError> {
         for (&seed, next) in self.seeds.iter().zip(read) {
             for round in self.store.rounds(&self.federation, seed, *next, CHUNK).await? {
@@ -118,7 +120,8 @@ impl RunStore {
         Ok(())
     }
 
-    /// The state of a seed that the store has committed, with the run folder brought up to it; `local` is what the folder has.
+    /// Returns the committed state of a seed and updates the run folder. `local` is the state in
+    /// the folder.
     pub async fn catch_up(
         &self,
         folder: &mut RunFolder,
@@ -142,7 +145,8 @@ impl RunStore {
         Ok(Some(state))
     }
 
-    /// The state of a seed from which training goes on, as [`Self::catch_up`] finds it; `None` at its beginning. It blocks.
+    /// Returns the state from which training of a seed resumes, as in [`Self::catch_up`]. Returns
+    /// `None` for a new seed. This call blocks.
     pub fn begin(
         &self,
         runtime: &Handle,
@@ -154,12 +158,12 @@ impl RunStore {
         runtime.block_on(self.catch_up(folder, seed, saved))
     }
 
-    /// Whether the params after so many rounds become a version that devices can pull.
+    /// Returns `true` if the params after this many rounds become a version that devices can pull.
     fn publishes(&self, rounds: u64) -> bool {
         rounds == self.rounds || rounds.is_multiple_of(self.publish_every)
     }
 
-    /// Commits what was observed since the last commit; the phases are those of the last round.
+    /// Commits the records since the last commit. The phases are those of the last round.
     async fn commit(
         &self,
         lease: &Lease,
@@ -192,37 +196,37 @@ impl RunStore {
     }
 }
 
-/// What happened since the last commit.
+/// The records since the last commit.
 #[derive(Debug, Default)]
 struct Observed {
     lines: Vec<RoundLine>,
     losses: Vec<RoundLosses>,
 }
 
-/// Keeps every round of a run: committed in the store first, then in the run folder.
+/// Stores every round of a run, first in the store and then in the run folder.
 pub struct RoundCommitter<'a> {
-    /// Where rounds are committed.
+    /// The store for rounds.
     pub run: &'a RunStore,
-    /// What lets this server commit.
+    /// The lease that permits this server to commit.
     pub lease: &'a Lease,
-    /// The server, which knows the phases of the last round.
+    /// The server, which provides the phases of the last round.
     pub host: &'a Host,
-    /// On which the store is asked.
+    /// The runtime for calls to the store.
     pub runtime: &'a Handle,
     /// The run folder.
     pub folder: &'a mut RunFolder,
-    /// Raised to end the run after the present round.
+    /// Set to end the run after the current round.
     pub stop: &'a AtomicBool,
-    /// Whether levels that need no losses are asked for them when a version is published.
+    /// Whether levels that need no losses are surveyed when a version is published.
     pub survey: bool,
-    /// Hears of the first track of each round, and of the seconds that the round took.
+    /// Called with the first track of each round and the duration of the round in seconds.
     pub heard: &'a dyn Fn(&RoundRecord, f64),
     observed: Observed,
     lap: Instant,
 }
 
 impl<'a> RoundCommitter<'a> {
-    /// A committer of rounds that nobody hears of, with surveys.
+    /// Creates a committer with surveys and without a callback.
     pub fn new(
         run: &'a RunStore,
         lease: &'a Lease,

@@ -1,7 +1,8 @@
-//! The engine whose devices are at the other end of a connection that they opened.
+//! The exchange with devices that connect over the network.
 //!
-//! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/src/explanation/threat-model.md says.
+//! The round loop runs on its own thread and uses this like any other exchange. The answers are the
+//! same integers, so the results equal those of a simulation to the bit.
+//! docs/src/explanation/threat-model.md describes what the server learns about one device.
 
 mod open_losses;
 mod plausible;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
@@ -31,7 +32,7 @@ use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{RoundFailure, ServerConfig};
-use deltafl_wire::blob_of;
+use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
@@ -47,59 +48,60 @@ use crate::refusal::Refusal;
 use crate::round::{Invitation, Line, Protocol};
 use crate::store::{Slot, SlotKey, StoreError};
 
-/// Why a cohort came to no sum.
+/// The reason for which the aggregation of a cohort failed.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
-    /// Secure aggregation ended without one.
+    /// Secure aggregation failed.
     #[error(transparent)]
     Verdict(#[from] RoundFailure),
-    /// It came, and is not to be believed.
-    #[error("the sum is not to be believed: {0}")]
+    /// The sum is implausible.
+    #[error("implausible sum: {0}")]
     Implausible(#[from] Implausible),
-    /// A server before this one asked something else.
+    /// A previous server sent a different question.
     #[error(transparent)]
     Begun(#[from] BegunOtherwise),
-    /// The round under way cannot be kept, so that nothing is asked.
+    /// The current round could not be stored, so no question is sent.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The devices of a federation, online or not.
+/// The devices of a federation, online or offline.
 pub struct Remote {
     line: Line,
     rules: Rules,
-    /// Raised to end the run.
+    /// Set to end the run.
     stop: Arc<AtomicBool>,
-    /// The run of the federation, counted from 0: a device answers each round of it once.
+    /// The number of the run in the federation, starting at 0. A device answers each round of a run
+    /// once.
     run: u64,
-    /// Counts key set-ups: a device takes part in each once.
+    /// Counts key set-ups. A device participates in each once.
     setups: u64,
-    /// Counts questions of open mode.
+    /// Counts questions in open mode.
     asked: u64,
     current: Option<Current>,
-    /// What draws cohorts, where the roster says so.
+    /// The chain that draws cohorts, if the roster requires it.
     chain: Option<DrawChain>,
-    /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
+    /// The last unfinished round and its number of failed cohorts.
     failed: ((u64, u64), u32),
     under_way: UnderWay,
-    /// Where the round under way is kept.
+    /// The store of the current round.
     journal: Option<RoundJournal>,
 }
 
-/// The key set-up of the present round.
+/// The key set-up of the current round.
 struct Current {
     round: (u64, u64),
     protocol: Protocol,
     slots_left: u32,
 }
 
-/// The run is to end.
+/// The run was stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("the server is shutting down")]
 pub struct ShuttingDown;
 
-/// A device that counts more than once would have a weight of its own inside a question that all of them sign: two sums
-/// with and without it give its update away.
+/// A device that counts more than once would have its own weight in a question that all devices
+/// sign. Two sums, with and without it, would then reveal its update.
 #[derive(Debug, thiserror::Error)]
 #[error("device {0} was drawn more than once: deployed, cohorts are drawn without replacement")]
 pub struct DrawnTwice(pub u32);
@@ -121,20 +123,21 @@ impl Remote {
         }
     }
 
-    /// Keeps the round under way, so that the server that follows this one goes on with it.
+    /// Stores the current round, so that the next server can resume it.
     #[must_use]
     pub fn kept_in(self, journal: RoundJournal) -> Self {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Trains the seeds that follow as this run of the federation, counted from 0. Run numbers only grow, and the authority has
-    /// signed how many there may be ([`Host::runs`](crate::serve::Host::runs)): devices refuse others.
+    /// Trains the following seeds as this run of the federation, starting at 0. Run numbers only
+    /// increase. The authority signs the number of runs ([`Host::runs`](crate::serve::Host::runs)),
+    /// and devices refuse others.
     pub fn set_run(&mut self, run: u64) {
         self.run = run;
     }
 
-    /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
-    /// round that is not committed. To be called before each seed is trained.
+    /// Starts or resumes the seed of this state: publishes its params and reads the uncommitted
+    /// round of a previous server. Must be called before each seed is trained.
     pub fn resume(&mut self, state: &State) -> Result<(), StoreError> {
         let (seed, round) = (state.seed, state.round);
         self.line.hub.set_newest(state);
@@ -142,32 +145,29 @@ impl Remote {
         if let Some(journal) = &self.journal {
             let slots = journal.slots(&self.line.runtime, seed, round)?;
             if !slots.is_empty() {
-                tracing::info!(
-                    seed,
-                    round,
-                    questions = slots.len(),
-                    "a server before this one began the round"
-                );
+                tracing::info!(seed, round, questions = slots.len(), "a previous server began the round");
             }
             self.under_way = UnderWay::resumed((seed, round), slots);
         }
         Ok(())
     }
 
-    /// Draws cohorts by this chain wherever the roster names its commitment.
+    /// Draws cohorts with this chain if the roster contains its commitment.
     #[must_use]
     pub fn drawing_by(self, chain: DrawChain) -> Self {
         Self { chain: Some(chain), ..self }
     }
 
-    /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
+    /// Returns the opening of a set-up's draw. Returns `None` if the roster contains no commitment
+    /// or that of another chain.
     fn opening(&self, setup: u64) -> Option<(DrawCommitment, DrawOpening)> {
         let known = self.line.hub.known();
         let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
         draws.verifies(setup, &opening).then_some((draws, opening))
     }
 
-    /// Of the devices that are ready, those that the next set-up may ask: the first in the order of its draw.
+    /// Returns the ready devices that the next set-up may invite: the first in the order of its
+    /// draw.
     fn drawn(&self, mut ready: Vec<bool>) -> Vec<bool> {
         let next = self.setups + 1;
         let Some((draws, opening)) = self.opening(next) else { return ready };
@@ -179,7 +179,7 @@ impl Remote {
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
-        // Devices do not come back to a server that was shut down: nothing is left to wait for.
+        // Devices do not reconnect to a server that was shut down, so there is nothing to wait for.
         if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
@@ -187,29 +187,29 @@ impl Remote {
         Ok(())
     }
 
-    /// Refuses a cohort in which a device counts more than once.
+    /// Rejects a cohort that contains a device more than once.
     fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
         match round.cohort.iter().find(|drawn| drawn.times > 1) {
             Some(drawn) => {
                 let source = Box::new(DrawnTwice(drawn.device.0));
-                Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
+                Err(ExchangeError::Transport { context: "invalid cohort", source })
             }
             None => Ok(()),
         }
     }
 
-    /// Whether a round was begun with as many cohorts as it gets.
+    /// Returns `true` if the round has used all its attempts.
     fn is_given_up(&self, round: (u64, u64)) -> bool {
         self.failed.0 == round && self.failed.1 >= self.rules.attempts
     }
 
-    /// Gives the round under way up.
+    /// Gives up the current round.
     fn give_up(&mut self) {
         self.failed = (self.under_way.round(), self.rules.attempts);
         tracing::error!(round = self.under_way.round().1, "the round is given up and moves nothing");
     }
 
-    /// Notes that a cohort came to no sum.
+    /// Records that the aggregation of a cohort failed.
     fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
         let key = (round.seed, round.index);
         let before = if self.failed.0 == key { self.failed.1 } else { 0 };
@@ -222,7 +222,7 @@ impl Remote {
         self.line.hub.status.send_modify(Status::fail);
     }
 
-    /// Keys with a free slot: those of the present round, or new ones.
+    /// Returns keys with a free slot, from the current round or from a new set-up.
     fn ready(&mut self, round: &Round<'_>) -> Result<Current, RoundFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
@@ -265,7 +265,7 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
-    /// Notes who is about to be asked, where the round is kept.
+    /// Records the recipients of a question if the round is stored.
     fn keep_asked(
         &mut self,
         cohort: BTreeSet<u32>,
@@ -280,7 +280,7 @@ impl Remote {
         Ok(key)
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, Failed> {
         let key = (round.seed, round.index);
         let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
@@ -301,7 +301,7 @@ impl Remote {
         };
         self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
-        let len = u32::try_from(len).expect("parameters are far below 2^32");
+        let len = u32::try_from(len).expect("the number of parameters is far below 2^32");
         let question = proto::Question { canonical: canonical.into() };
         let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
         let sum = match sum {
@@ -313,9 +313,10 @@ impl Remote {
         };
         let mut traffic = current.protocol.take_traffic();
         if current.slots_left == SLOTS - 1 {
-            // Parameters travel once per round, to whoever set up keys.
+            // Parameters are sent once per round, to the devices that set up keys.
             let fetched = current.protocol.active().len() as u64;
-            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+            traffic.bytes_down +=
+                fetched * distinct(queries).map(|params| params_blob(params).len).sum::<u64>();
         }
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
@@ -325,13 +326,13 @@ impl Remote {
             rest = behind;
             let traffic = traffic.part(i as u64, queries.len() as u64);
             // What devices remember stays with them.
-            Sum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
+            CohortSum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
         };
-        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        let sums: Vec<CohortSum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
             let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
-                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                tracing::error!(round = round.index, %implausible, "a device of the cohort sent an invalid answer");
                 self.line.hub.refusals.count(Refusal::Implausible);
                 current.protocol.end(&self.line);
                 return Err(implausible.into());
@@ -346,18 +347,18 @@ impl Remote {
 }
 
 /// The sum over nobody.
-fn nothing(query: &Query) -> Sum {
+fn nothing(query: &Query) -> CohortSum {
     let traffic = Traffic::default();
-    Sum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
+    CohortSum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
 }
 
-/// What a sum is for, to those who watch.
+/// Returns the purpose of a sum, for the status.
 fn purpose(queries: &[Query]) -> Purpose {
     let update = |query: &Query| matches!(query.ask, Ask::Update { .. });
     if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
 }
 
-/// The params of some queries, each vector once.
+/// Returns the params of the queries without duplicates.
 fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
     let named: Vec<&Params> = queries.iter().flat_map(Query::named).collect();
     let first = |i: usize| named[..i].iter().all(|earlier| !earlier.is_same(named[i]));
@@ -369,16 +370,16 @@ impl Exchange for Remote {
         self.line.hub.known().roster.entries().len()
     }
 
-    /// Devices come and go: another cohort may do what this one did not.
+    /// Devices connect and disconnect, so another cohort may succeed.
     fn attempts(&self) -> u64 {
         u64::MAX
     }
 
     /// Nobody is told before the round begins: who is there by then is not known yet.
-    fn announce(&mut self, _: &[Drawn]) {}
+    fn announce(&mut self, _: &[CohortMember]) {}
 
-    /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
-    /// begun is finished, because devices would not answer its questions again.
+    /// Waits until enough devices are ready for a round. A server stops only here. A round that has
+    /// begun is completed, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         if let Some(cohort) = self.under_way.left_cohort().cloned() {
             if self.comes_back(&cohort)? {
@@ -417,14 +418,14 @@ impl Exchange for Remote {
         Ok(self.open_losses(round, tracks))
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         Self::check_cohort(round)?;
         if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());
         }
         self.slot(round, queries).map_err(|failed| match failed {
             Failed::Store(error) => ExchangeError::Transport {
-                context: "the round under way cannot be kept",
+                context: "failed to store the current round",
                 source: error.into(),
             },
             failed => {
@@ -435,7 +436,7 @@ impl Exchange for Remote {
         })
     }
 
-    /// Nothing: what a device makes of a model stays on the device.
+    /// Returns nothing: the evaluation of a model on a device stays on the device.
     fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
         Ok(None)
     }

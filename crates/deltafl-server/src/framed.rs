@@ -1,8 +1,9 @@
-//! A request's body, cut where its messages begin.
+//! A request body whose chunks are split at message boundaries.
 //!
-//! The gRPC library reads a body into a buffer of its own and makes room for a whole message behind whatever the buffer
-//! holds by then. If pieces come as the network cut them, that is two messages and a frame of HTTP/2, rounded up to the
-//! next power of two; if the length of a message comes alone, and nothing behind the message with it, it is one message.
+//! The gRPC library copies a body into a buffer and reserves room for a whole message after the
+//! buffered bytes. With chunks as received from the network, that is two messages and an HTTP/2
+//! frame, rounded up to a power of two. If the length of a message arrives in its own chunk and no
+//! bytes follow the message, it is one message.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,24 +11,24 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Bytes before a message: whether it is compressed, and its length.
+/// The bytes before a message: the compression flag and the length.
 const HEADER: usize = 5;
 
-/// A body whose pieces never reach across the beginning or the end of a message.
+/// A body whose chunks never cross a message boundary.
 pub(crate) struct Framed<B> {
     body: B,
-    /// What has come and was not passed on.
+    /// Received bytes that were not passed on.
     held: Bytes,
     cut: Cut,
 }
 
-/// Where messages begin, among bytes that come one behind the other.
+/// Tracks the message boundaries in a sequence of bytes.
 #[derive(Debug, Default)]
 struct Cut {
     header: [u8; HEADER],
-    /// How much of the header has come.
+    /// The number of received header bytes.
     begun: usize,
-    /// How much of the message is still to come.
+    /// The number of missing message bytes.
     left: usize,
 }
 
@@ -38,7 +39,7 @@ impl<B> Framed<B> {
 }
 
 impl Cut {
-    /// The next piece of `held`, which is not empty: of a header, or of the message behind it.
+    /// Returns the next chunk of `held`, which is not empty: part of a header or of its message.
     fn next(&mut self, held: &mut Bytes) -> Bytes {
         if self.left > 0 {
             let piece = held.split_to(self.left.min(held.len()));

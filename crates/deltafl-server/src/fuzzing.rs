@@ -1,5 +1,5 @@
-//! What the fuzz targets run, in reach of ordinary tests: any bytes as any message. Nothing may panic, and what is read
-//! must mean the same when it is written and read again.
+//! The bodies of the fuzz targets, available to ordinary tests. They parse arbitrary bytes as
+//! messages. No input may cause a panic, and a parsed value must survive serialisation.
 
 use std::sync::OnceLock;
 
@@ -14,17 +14,17 @@ use deltafl_wire::proto::{
     from_device, from_server,
 };
 use deltafl_wire::roster::Roster;
-use deltafl_wire::{Assembly, BlobId, hash, question as checked};
+use deltafl_wire::{BlobId, Reassembly, hash, parse_question as checked};
 use prost::Message;
 
 use crate::authority::{Authority, Peer};
 
-/// The longest message that is put together.
+/// The length limit of an assembled message.
 const LIMIT: usize = 1 << 16;
 
-/// Any bytes as what a device says, one message behind the other.
+/// Parses bytes as a sequence of messages of a device.
 pub fn from_device(data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     let Some(message) = read_again::<FromDevice>(data) else { return };
     match message.body {
         Some(from_device::Body::Part(part)) => take_twice(&mut assembly, part),
@@ -36,9 +36,9 @@ pub fn from_device(data: &[u8]) {
     }
 }
 
-/// Any bytes as what a server says.
+/// Parses bytes as a message of a server.
 pub fn from_server(data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     let Some(message) = read_again::<FromServer>(data) else { return };
     match message.body {
         Some(from_server::Body::Part(part)) => take_twice(&mut assembly, part),
@@ -55,21 +55,21 @@ pub fn from_server(data: &[u8]) {
     }
 }
 
-/// Any bytes as a question.
+/// Parses bytes as a question.
 pub fn question(data: &[u8]) {
     ask(&Question { canonical: Bytes::copy_from_slice(data) });
 }
 
-/// Any bytes as a roster.
+/// Parses bytes as a roster.
 pub fn roster(data: &[u8]) {
     if let Ok(roster) = Roster::decode(Bytes::copy_from_slice(data)) {
-        let again = Roster::decode(roster.encode()).expect("what was read can be read again");
+        let again = Roster::decode(roster.encode()).expect("a serialised value can be parsed");
         assert_eq!(roster.entries(), again.entries());
         let _ = roster.keys(&blake3::hash(b""), &[0; 64]);
     }
 }
 
-/// Any bytes as a request for a blob or for the newest params, and as what is answered.
+/// Parses bytes as a request for a blob or for the newest params, and as the response.
 pub fn fetch(data: &[u8]) {
     if let Some(request) = read_again::<FetchRequest>(data) {
         let _ = hash(&request.hash);
@@ -85,9 +85,9 @@ pub fn fetch(data: &[u8]) {
     }
 }
 
-/// Any bytes as the parts of messages that a device sends one behind the other.
+/// Parses bytes as consecutive parts of messages of a device.
 pub fn parts(mut data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     while data.has_remaining() {
         let Ok(part) = Part::decode_length_delimited(&mut data) else { return };
         match assembly.take(part, LIMIT) {
@@ -98,7 +98,7 @@ pub fn parts(mut data: &[u8]) {
     }
 }
 
-/// Any bytes as what a new device posts, and as what it is answered.
+/// Parses bytes as an enrolment request and as its response.
 pub fn enrolment(data: &[u8]) {
     static AUTHORITY: OnceLock<Authority> = OnceLock::new();
     if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
@@ -112,7 +112,8 @@ pub fn enrolment(data: &[u8]) {
             && let Ok(certified) =
                 authority.certify(&DeviceRequest { name: name.clone(), tls_key, signing_key }, 0, 1)
         {
-            let peer = Peer::of(&certified.certificate).expect("a certificate of ours names a device");
+            let peer =
+                Peer::of(&certified.certificate).expect("the authority's certificate contains a device name");
             assert_eq!(peer.device, name);
         }
     }
@@ -123,11 +124,11 @@ pub fn enrolment(data: &[u8]) {
     }
 }
 
-/// Any bytes as the texts that people hand around: tokens and names.
+/// Parses bytes as tokens and names.
 pub fn texts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(token) = text.parse::<Token>() {
-        let again: Token = token.reveal().parse().expect("what was read can be read again");
+        let again: Token = token.reveal().parse().expect("a serialised value can be parsed");
         assert_eq!((again.authority(), again.hash()), (token.authority(), token.hash()));
     }
     if let Ok(name) = text.parse::<DeviceName>() {
@@ -137,25 +138,25 @@ pub fn texts(data: &[u8]) {
     assert!(from_pem(text).is_none_or(|list| !list.is_empty()));
 }
 
-/// Any bytes as the certificate that somebody shows.
+/// Parses bytes as a peer's certificate.
 pub fn certificate(data: &[u8]) {
     let certificate = CertificateDer::from(data);
     if let Ok(peer) = Peer::of(&certificate) {
         assert!(!peer.device.as_str().contains('.') && !peer.federation.as_str().contains('.'));
     }
-    let _ = Validity::of(&certificate);
+    let _ = Validity::from_certificate(&certificate);
 }
 
 fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {
     let message = M::decode(data).ok()?;
     let written = message.encode_to_vec();
-    let again = M::decode(written.as_slice()).expect("what was read can be read again");
-    // Bytes and not messages are compared: a NaN is not equal to itself.
+    let again = M::decode(written.as_slice()).expect("a serialised value can be parsed");
+    // Compare bytes, not messages, because a NaN is not equal to itself.
     assert_eq!(again.encode_to_vec(), written);
     Some(message)
 }
 
-fn take_twice(assembly: &mut Assembly, part: Part) {
+fn take_twice(assembly: &mut Reassembly, part: Part) {
     for _ in 0..2 {
         if let Ok(Some(message)) = assembly.take(part.clone(), LIMIT) {
             assert!(message.len() <= LIMIT);

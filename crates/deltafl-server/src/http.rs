@@ -1,18 +1,18 @@
-//! The HTTP side of the server: the knob, enrolment, the live page, metrics and probes.
+//! The HTTP interface of the server: the knob, enrolment, the live page, metrics and probes.
 //!
-//! | path | answers |
+//! | path | response |
 //! |---|---|
 //! | `GET /` | the live page |
 //! | `GET /v1/federations` | the federations |
-//! | `GET /v1/federations/NAME` | where it stands, as JSON |
+//! | `GET /v1/federations/NAME` | its state, as JSON |
 //! | `GET /v1/federations/NAME/events` | the same, pushed (server-sent events) |
 //! | `GET /v1/federations/NAME/rounds?from=T` | committed rounds |
 //! | `GET /v1/federations/NAME/models` | the models: levels θ and versions |
 //! | `GET /v1/federations/NAME/models/THETA` | the params of the nearest level, safetensors |
-//! | `GET /v1/federations/NAME/models/THETA/card` | what is known of it |
+//! | `GET /v1/federations/NAME/models/THETA/card` | its model card |
 //! | `GET /v1/authority` | the authority's certificate |
 //! | `POST /v1/enrol` | enrols a device that has a token |
-//! | `GET /metrics`, `/healthz`, `/readyz` | for Prometheus and for whoever restarts servers |
+//! | `GET /metrics`, `/healthz`, `/readyz` | metrics for Prometheus, liveness and readiness probes |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -41,57 +41,57 @@ mod rate;
 pub use answer::Problem;
 pub use listen::{HttpLimits, serve};
 
-/// A request never has a longer body: the longest is an enrolment.
+/// The size limit of a request body. The longest is an enrolment.
 const LONGEST_BODY: usize = 16 << 10;
 
-/// Who may pull models.
+/// The clients that may pull models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Devices of the federation, by their certificate.
+    /// Devices of the federation, identified by certificate.
     #[default]
     Devices,
-    /// Whoever can reach the server.
+    /// Any client that can reach the server.
     Anyone,
 }
 
-/// What enrols devices.
+/// The enrolment of devices.
 #[derive(Debug)]
 pub struct Enrolment {
-    /// Certifies them.
+    /// The authority that certifies devices.
     pub authority: Arc<Authority>,
-    /// For how many days.
+    /// The validity of certificates in days.
     pub days: u32,
-    /// Hears of each device that enrols, so that the roster need not wait.
+    /// Notified of each enrolment, so that the roster is renewed immediately.
     pub enrolled: Arc<Notify>,
 }
 
-/// All that the HTTP side shows.
+/// The state of the HTTP interface.
 #[derive(Debug)]
 pub struct HttpState {
     /// The federation.
     pub federation: FederationName,
-    /// What is committed.
+    /// The committed rounds.
     pub store: Store,
-    /// What is going on.
+    /// The live state.
     pub live: Live,
-    /// What the gRPC side refused, once there is one: a server that stands by has none.
+    /// The refusals of the gRPC service. A standby server has none.
     pub refusals: OnceLock<Arc<Refusals>>,
-    /// Where the authority is at hand.
+    /// Enrolment, if the authority's keys are on this server.
     pub enrolment: Option<Enrolment>,
-    /// BLAKE3 of the contract of the data, in hexadecimal, for model cards.
+    /// BLAKE3 of the data contract in hexadecimal, for model cards.
     pub contract: Option<String>,
-    /// Who may pull models.
+    /// The clients that may pull models.
     pub access: Access,
-    /// Requests answered, by the hundreds of their status.
+    /// The number of responses by class of status.
     pub answered: Answered,
 }
 
-/// Requests answered, by class of status: 1xx to 5xx.
+/// The number of responses by class of status, 1xx to 5xx.
 #[derive(Debug, Default)]
 pub struct Answered([AtomicU64; 5]);
 
 impl Answered {
-    /// How many answers were of the class `hundreds`.
+    /// Returns the number of responses of the class `hundreds`.
     pub fn of(&self, hundreds: usize) -> u64 {
         self.0.get(hundreds.wrapping_sub(1)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
@@ -103,17 +103,17 @@ impl Answered {
     }
 }
 
-/// The device at the other end, where it showed a certificate.
+/// The device at the other end, if it presented a certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(pub(crate) Option<Peer>);
 
-/// The document of the interface, which a test compares with the routes.
+/// The OpenAPI document. A test compares it with the routes.
 const OPEN_API: &str = include_str!("../openapi.json");
 
-/// A path, its method in small letters, and what answers.
+/// A path, its method in lower case, and its handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<HttpState>>);
 
-/// What programs ask for: the paths of `openapi.json`.
+/// The paths of `openapi.json`.
 fn interface() -> Vec<Route> {
     vec![
         ("/v1/federations", "get", get(live::federations)),
@@ -132,7 +132,7 @@ fn interface() -> Vec<Route> {
     ]
 }
 
-/// Every path.
+/// All paths.
 pub fn router(state: Arc<HttpState>) -> Router {
     let page = Router::new()
         .route("/", get(live::page))
@@ -147,8 +147,8 @@ pub fn router(state: Arc<HttpState>) -> Router {
         .with_state(state)
 }
 
-/// Whether devices are to be sent here: whether the database answers and this server leads. A load balancer keeps away from one
-/// that stands by.
+/// Returns whether the server can accept devices: the database responds and this server leads. A
+/// load balancer avoids standby servers.
 async fn ready(State(state): State<Arc<HttpState>>) -> Response {
     let unready = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     match state.store.ping().await {
@@ -158,7 +158,7 @@ async fn ready(State(state): State<Arc<HttpState>>) -> Response {
     }
 }
 
-/// Counts the answer, and tells browsers to load nothing from elsewhere.
+/// Counts the response and adds a content security policy that blocks foreign resources.
 async fn finish(State(state): State<Arc<HttpState>>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     state.answered.count(response.status());
@@ -233,7 +233,8 @@ mod tests {
             let device = Evaluation::of_primary(1.0, 0.5);
             answer(&Measure::of_task(Task::Classes), Task::Classes, &device, &mut sum);
         }
-        let held_out = HeldOutFigures::of(&CohortEvaluation::new(20, Task::Classes, &sum).unwrap());
+        let held_out =
+            HeldOutFigures::from_evaluation(&CohortEvaluation::new(20, Task::Classes, &sum).unwrap());
         check("HeldOut", &held_out[0]);
         check("Bounds", &held_out[0].figures.mean);
         check(
@@ -248,7 +249,7 @@ mod tests {
                 bytes: 1,
                 eta: None,
                 contract: Some(String::new()),
-                losses: CardLosses::of(None),
+                losses: CardLosses::from_distribution(None),
                 held_out,
             },
         );

@@ -1,7 +1,7 @@
-//! The devices that are online: who they are, how to reach them, what they say.
+//! The connected devices: their identity, their connections and their messages.
 //!
-//! Connections come and go on the runtime; the round loop sits on a thread of its own and hears of them through one
-//! channel, in order.
+//! Connections run on the async runtime. The round loop runs on its own thread and receives their
+//! events in order through one channel.
 
 mod blobs;
 mod outgoing;
@@ -38,57 +38,59 @@ pub use self::status::{Phase, Purpose, Status};
 use self::turns::Turns;
 use crate::refusal::{Refusal, Refusals};
 
-/// Messages that wait for a device to read them: a round sends it a few dozen, and long ones in parts.
+/// The capacity of a device's outbox. A round sends a few dozen messages, and long ones in parts.
 const OUTBOX: usize = 256;
-/// Events that wait for the round loop.
+/// The capacity of the event channel of the round loop.
 const INBOX: usize = 1024;
-/// Hellos of one device within [`HELLO_WINDOW`] before it is told to session away.
+/// The maximum number of Hello messages of one device within [`HELLO_WINDOW`].
 const MAX_HELLOS: u32 = 20;
-/// Seconds within which devices come back to a server that was stopped.
+/// The time in seconds within which devices reconnect to a stopped server.
 const COME_BACK: u32 = 10;
 const HELLO_WINDOW: Duration = Duration::from_secs(60);
 
-/// What a server tells the devices about itself.
+/// The description of the server that devices receive.
 #[derive(Clone, Debug)]
 pub struct Introduction {
     /// The name of the federation.
     pub federation: String,
-    /// Names the key set-ups of this process.
+    /// Identifies the key set-ups of this process.
     pub session: [u8; 16],
     /// The name of the experiment.
     pub experiment: String,
-    /// The model, in JSON; `null` where devices bring their own trainer.
+    /// The model in JSON, or `null` if devices bring their own trainer.
     pub model: String,
-    /// Number of parameters.
+    /// The number of parameters.
     pub params: usize,
-    /// Whether devices are asked for their losses one by one.
+    /// Whether the server asks devices for individual losses.
     pub open: bool,
-    /// The contract of the data; none where devices bring their own trainer.
+    /// The data contract, or `None` if devices bring their own trainer.
     pub contract: Option<DataContract>,
 }
 
-/// Bounds on what devices can make the server hold and send.
+/// Limits on the memory and bandwidth that devices can use on the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of long messages that are coming in, over all devices. Where [`CONCURRENT`] of the longest messages of a round
-    /// take more, they have that much room.
+    /// The limit on bytes of long incoming messages over all devices. It is raised if
+    /// [`CONCURRENT`] of the longest messages of a round need more.
     pub incoming_bytes: usize,
-    /// How long a device may take between two parts of a message, or to say who it is.
+    /// The time limit between two parts of a message, and for the Hello.
     pub patience: Duration,
-    /// Bytes per second at which a long message must come in, all of it, beside one `patience`.
+    /// The minimum throughput of a long message in bytes per second, in addition to one `patience`.
     pub min_rate: u32,
-    /// Bytes per second of newest params for devices that come, which wait for them before they can be drawn. With 0 they fetch
-    /// params when they are asked.
+    /// The bytes per second of newest params for connecting devices, which fetch them before they
+    /// can be drawn. With 0, devices fetch params with each question.
     pub newest_rate: u64,
-    /// How long a device that waits for its turn to fetch the newest params may wait. After that it can be drawn without
-    /// them, and fetches params when it is asked.
+    /// The maximum time in the queue for the newest params. After that the device can be drawn
+    /// without them, and fetches params with each question.
     pub turn_within: Duration,
-    /// How long a device may take to become ready or to decline, after it connects and after a change of the roster. The
-    /// time for its fetches at `min_rate` is added. Time in the queue for the newest params and in rounds does not count.
+    /// The time limit for a device to become ready or to decline, after it connects and after a
+    /// change of the roster. The time for its fetches at `min_rate` is added. Time in the queue for
+    /// the newest params and in rounds does not count.
     pub ready_within: Duration,
 }
 
-/// The longest messages of a round that can come in at once: no few devices can take all of the room.
+/// The number of the longest messages of a round that can arrive at the same time, so that a few
+/// devices cannot use all the room.
 pub const CONCURRENT: usize = 16;
 
 impl Default for Limits {
@@ -104,37 +106,38 @@ impl Default for Limits {
     }
 }
 
-/// A device during one session. A device that reconnects gets a new address; a running round ignores it.
+/// A device during one session. A device that reconnects has a new address, which a running round
+/// ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
-    /// Its place on the roster.
+    /// Its position on the roster.
     pub(crate) device: u32,
     session: u64,
 }
 
-/// What a device did.
+/// An event of a device.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) from: Address,
     pub(crate) what: What,
 }
 
-/// What a device did.
+/// The kind of event.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// It sent a message of secure aggregation.
+    /// The device sent a message of secure aggregation.
     Message {
         bytes: Bytes,
-        /// Room among the incoming bytes, free again when the event is dropped.
+        /// The reserved incoming bytes, released when the event is dropped.
         _room: Option<OwnedSemaphorePermit>,
     },
-    /// It told its losses.
+    /// The device sent its losses.
     Losses(proto::Losses),
-    /// It left, or does not take part for now.
+    /// The device disconnected or declined.
     Gone,
 }
 
-/// A roster as the server uses it.
+/// A roster in the form that the server uses.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) roster: Roster,
@@ -143,23 +146,23 @@ pub(crate) struct Known {
     signature: [u8; 64],
 }
 
-/// Where devices meet the round loop.
+/// The connection between the devices and the round loop.
 #[derive(Debug)]
 pub(crate) struct Hub {
     introduction: Introduction,
     limits: Limits,
     connected: Mutex<ConnectedDevices>,
-    /// Rung when a device becomes ready.
+    /// Notified when a device becomes ready.
     arrivals: Notify,
     events: mpsc::Sender<Event>,
     pub(crate) blobs: Blobs,
-    /// Of devices that want the newest params.
+    /// The queue of devices that fetch the newest params.
     turns: Turns,
-    /// Kibibytes of long messages that may still come in.
+    /// The available kibibytes for long incoming messages.
     room: Arc<Semaphore>,
-    /// Kibibytes of `room` when nothing comes in.
+    /// The kibibytes of `room` when no message is incoming.
     capacity: Mutex<usize>,
-    /// The longest message that the present round calls for.
+    /// The length of the longest message in the current round.
     longest: AtomicUsize,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) status: watch::Sender<Status>,
@@ -172,24 +175,24 @@ struct ConnectedDevices {
     hellos: HashMap<u32, Hellos>,
     next_session: u64,
     ready: usize,
-    /// Whether the server is shutting down: it opens no session any more.
+    /// Whether the server is shutting down. It then opens no new session.
     is_closed: bool,
 }
 
-/// A device that is online.
+/// A connected device.
 #[derive(Debug)]
 struct ConnectedDevice {
-    /// Tells a session of a device from its earlier ones.
+    /// Distinguishes a session of a device from its earlier ones.
     session: u64,
-    /// Shared: what a whole cohort is told is kept once.
+    /// Shared, so that a message for a whole cohort is stored once.
     outbox: mpsc::Sender<Outbound>,
     shared: Arc<SharedSession>,
     progress: Progress,
-    /// Whether the round under way awaits a message of the device.
+    /// Whether the current round awaits a message of the device.
     expected: bool,
 }
 
-/// How often a device has said hello lately.
+/// The recent Hello messages of a device.
 #[derive(Debug)]
 struct Hellos {
     since: Instant,
@@ -197,7 +200,7 @@ struct Hellos {
 }
 
 impl Hub {
-    /// A hub without devices, and the end of its channel of events.
+    /// Creates a hub without devices, and the receiver of its events.
     pub(crate) fn new(
         introduction: Introduction,
         limits: Limits,
@@ -238,18 +241,18 @@ impl Hub {
         &self.introduction
     }
 
-    /// How long a device may keep the server waiting.
+    /// The time limit for responses of a device.
     pub(crate) fn patience(&self) -> Duration {
         self.limits.patience
     }
 
-    /// The roster in force.
+    /// Returns the current roster.
     pub(crate) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.connected().known)
     }
 
-    /// Puts another roster in force: devices were enrolled or revoked. Whoever is online fetches it before it is drawn
-    /// again; whoever is revoked leaves.
+    /// Replaces the roster after enrolments or revocations. Connected devices fetch it before they
+    /// can be drawn again. Revoked devices are disconnected.
     pub(crate) fn change_roster(&self, roster: &SignedRoster) -> Result<(), RosterError> {
         let known = Arc::new(know(&self.blobs, roster)?);
         let mut connected = self.connected();
@@ -271,7 +274,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Lets messages up to this length in, [`CONCURRENT`] of them at once.
+    /// Accepts messages up to this length, [`CONCURRENT`] of them at the same time.
     pub(crate) fn allow(&self, bytes: usize) {
         self.longest.fetch_max(bytes, Ordering::Relaxed);
         let mut capacity = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,14 +285,14 @@ impl Hub {
         }
     }
 
-    /// Notes that an answer of this device is awaited: it may send one long message.
+    /// Records that an answer of this device is awaited. The device may then send one long message.
     pub(crate) fn expect(&self, from: Address) {
         if let Some(peer) = self.connected().peer_mut(from) {
             peer.expected = true;
         }
     }
 
-    /// Who can be drawn, by place on the roster.
+    /// Returns the devices that can be drawn, by position on the roster.
     pub(crate) fn ready(&self) -> Vec<bool> {
         let connected = self.connected();
         let mut ready = vec![false; connected.known.roster.entries().len()];
@@ -301,19 +304,20 @@ impl Hub {
         ready
     }
 
-    /// How many are online, and how many of them can be drawn.
+    /// Returns the number of connected devices and the number that can be drawn.
     pub(crate) fn presence(&self) -> (usize, usize) {
         let connected = self.connected();
         (connected.devices.len(), connected.ready)
     }
 
-    /// The params that the tracks have now.
+    /// Publishes the current params of the tracks.
     pub(crate) fn set_newest(&self, state: &State) {
         self.blobs.keep_newest(state.tracks.iter().map(|track| &track.params));
     }
 
-    /// Returns the newest params that a device does not hold, when it is its turn. A device has one turn for each round, so
-    /// that it cannot delay the others by asking again. Returns none if the queue is longer than [`Limits::turn_within`].
+    /// Returns the newest params that a device does not have, after its turn in the queue. A device
+    /// has one turn per round, so that repeated requests do not delay the others. Returns none if
+    /// the queue is longer than [`Limits::turn_within`].
     pub(crate) async fn newest(&self, held: &[blake3::Hash], device: u32) -> Vec<BlobId> {
         if self.limits.newest_rate == 0 {
             return Vec::new();
@@ -337,7 +341,7 @@ impl Hub {
         missing().1 // a round may have been finished meanwhile
     }
 
-    /// Waits until so many can be drawn.
+    /// Waits until this many devices can be drawn.
     pub(crate) async fn enough(&self, devices: usize) {
         loop {
             let arrival = self.arrivals.notified();
@@ -348,7 +352,7 @@ impl Hub {
         }
     }
 
-    /// Waits until `enough` holds of those who can be drawn.
+    /// Waits until `enough` holds for the devices that can be drawn.
     pub(crate) async fn until(&self, enough: impl Fn(&[bool]) -> bool) {
         loop {
             let arrival = self.arrivals.notified();
@@ -359,14 +363,15 @@ impl Hub {
         }
     }
 
-    /// Where a device is, if it can be drawn.
+    /// Returns the address of a device if it can be drawn.
     pub(crate) fn address(&self, device: u32) -> Option<Address> {
         let connected = self.connected();
         let peer = connected.devices.get(&device).filter(|peer| peer.progress.is_ready())?;
         Some(Address { device, session: peer.session })
     }
 
-    /// Sends a message to a device; whether it is there. One that does not read what it is sent leaves.
+    /// Sends a message to a device. Returns `false` if it is not connected. A device that does not
+    /// read its messages is disconnected.
     pub(crate) fn send(&self, to: Address, message: &Outbound) -> bool {
         let connected = self.connected();
         let Some(peer) = connected.peer(to) else { return false };
@@ -381,12 +386,12 @@ impl Hub {
         }
     }
 
-    /// Sends messages one behind the other; whether the device is there.
+    /// Sends messages in order. Returns `false` if the device is not connected.
     pub(crate) fn send_all(&self, to: Address, messages: &[Outbound]) -> bool {
         messages.iter().all(|message| self.send(to, message))
     }
 
-    /// Counts why, and ends the session and the connection of a device.
+    /// Counts the reason, and ends the session and the connection of a device.
     pub(crate) fn expel(&self, who: Address, refusal: Refusal) {
         self.refusals.count(refusal);
         if let Some(peer) = self.connected().peer(who) {
@@ -394,19 +399,19 @@ impl Hub {
         }
     }
 
-    /// Tells every device that the server stops, ends its session, and opens no session any more.
+    /// Informs every device that the server stops, ends its session, and opens no new session.
     pub(crate) fn close(&self) {
         let drain = Outbound::shared(from_server::Body::Drain(proto::Drain { within: COME_BACK }));
         let mut connected = self.connected();
         connected.is_closed = true;
         for peer in connected.devices.values() {
-            // What waits in a full outbox is lost on a device that does not read.
+            // A device that does not read loses the messages in a full outbox.
             let _ = peer.outbox.try_send(drain.clone());
             peer.shared.close_session();
         }
     }
 
-    /// Whether the server is shutting down.
+    /// Returns `true` if the server is shutting down.
     pub(crate) fn is_closed(&self) -> bool {
         self.connected().is_closed
     }
@@ -436,7 +441,7 @@ impl Known {
     }
 }
 
-/// Takes in a roster that the server's own authority signed.
+/// Accepts a roster signed by the server's own authority.
 fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
     let roster = Roster::decode(signed.bytes.clone())?;
     let id = blobs.keep_roster(signed.bytes.clone());
@@ -445,8 +450,8 @@ fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
 }
 
 impl Introduction {
-    /// What the server of a federation tells, with a session of its own; experiment, model and number of parameters are for
-    /// the caller to set.
+    /// Returns the description of a federation with a new session. The caller sets the experiment,
+    /// the model and the number of parameters.
     pub fn new(federation: &str) -> Result<Self, getrandom::Error> {
         let mut session = [0; 16];
         getrandom::fill(&mut session)?;
@@ -461,7 +466,7 @@ impl Introduction {
         })
     }
 
-    /// The Welcome of the device at this place.
+    /// Returns the Welcome for the device at this position.
     fn welcome(&self, index: u32, known: &Known) -> proto::Welcome {
         proto::Welcome {
             version: VERSION,
@@ -473,7 +478,10 @@ impl Introduction {
                 model: self.model.clone(),
                 params: self.params as u64,
                 open: self.open,
-                contract: self.contract.as_ref().map(|contract| BlobId::of(&contract.to_bytes()).to_wire()),
+                contract: self
+                    .contract
+                    .as_ref()
+                    .map(|contract| BlobId::for_bytes(&contract.to_bytes()).to_wire()),
             }),
             roster: Some(known.to_wire()),
         }

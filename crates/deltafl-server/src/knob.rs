@@ -1,7 +1,7 @@
-//! The knob: a device chooses its θ and gets the model of the nearest level.
+//! The knob: a device chooses its θ and receives the model of the nearest level.
 //!
-//! A model trained at θ serves every mixture of devices whose conformity is at least θ, so of two levels that are equally
-//! near the lower one is given.
+//! A model trained at θ suits every mixture of devices with conformity of at least θ. Of two
+//! equally near levels the server therefore returns the lower one.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use serde::Deserialize;
 use crate::http::{Access, Client, HttpState, Problem};
 use crate::store::ModelRow;
 
-/// Which version, and of which run.
+/// The requested version and seed.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Wanted {
     version: Option<u64>,
     seed: Option<u64>,
 }
 
-/// The row whose level is nearest, among those of one version.
+/// Returns the row with the nearest level among those of one version.
 fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Option<&'a ModelRow> {
     let of_run = |row: &&ModelRow| wanted.seed.is_none_or(|seed| row.seed == seed);
     let version = wanted.version.or_else(|| rows.iter().filter(of_run).map(|row| row.round).max())?;
@@ -32,7 +32,7 @@ fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Opti
     })
 }
 
-/// What is known of the model of a row.
+/// Returns the card of a row's model.
 fn card_of(state: &HttpState, row: &ModelRow) -> Card {
     let losses = row.losses.as_ref().map(|known| (known.version, &known.distribution));
     Card {
@@ -45,12 +45,12 @@ fn card_of(state: &HttpState, row: &ModelRow) -> Card {
         bytes: row.bytes,
         eta: row.eta,
         contract: state.contract.clone(),
-        losses: CardLosses::of(losses),
-        held_out: row.held_out.as_ref().map(HeldOutFigures::of).unwrap_or_default(),
+        losses: CardLosses::from_distribution(losses),
+        held_out: row.held_out.as_ref().map(HeldOutFigures::from_evaluation).unwrap_or_default(),
     }
 }
 
-/// The models: levels and versions.
+/// Lists the models: levels and versions.
 pub(crate) async fn models(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
@@ -60,7 +60,7 @@ pub(crate) async fn models(
     Ok(Json(rows.iter().map(|row| card_of(&state, row).in_brief()).collect()))
 }
 
-/// What is known of the model of the nearest level.
+/// Returns the card of the model of the nearest level.
 pub(crate) async fn card(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
@@ -72,7 +72,7 @@ pub(crate) async fn card(
     Ok(Json(card_of(&state, row)))
 }
 
-/// The params of the nearest level.
+/// Returns the params of the nearest level.
 pub(crate) async fn model(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
@@ -97,7 +97,7 @@ pub(crate) async fn model(
     Ok((said, [(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }
 
-/// Where the card of a model is (RFC 8288).
+/// Returns the link to the card of a model (RFC 8288).
 fn card_link(federation: &str, row: &ModelRow) -> String {
     let ModelRow { round, seed, label, .. } = row;
     let path =
@@ -105,7 +105,7 @@ fn card_link(federation: &str, row: &ModelRow) -> String {
     format!("<{path}>; rel=\"describedby\"; type=\"application/json\"")
 }
 
-/// Whether the client holds this version already (RFC 9110, section 13.1.2).
+/// Returns `true` if the client already has this version (RFC 9110, section 13.1.2).
 fn is_known(headers: &HeaderMap, etag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     known

@@ -1,17 +1,18 @@
-//! The server of a federation, to embed: it learns sums, and the devices keep their data.
+//! The server of a federation, for embedding. It learns only sums, and the devices keep their data.
 //!
-//! The round loop stays [`deltafl::training::train`]; this crate is one more [`Exchange`](deltafl::exchange::Exchange), whose
-//! devices are at the other end of a connection that they opened.
+//! The round loop is [`deltafl::training::train`]. This crate provides an
+//! [`Exchange`](deltafl::exchange::Exchange) with devices that connect over the network.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
+//! | [`server`] | the durable server: options, events, errors |
+//! | [`serve`], [`engine`] | the gRPC side, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
-//! | [`committer`], [`roster_renewal`] | rounds committed in the store and the run folder, the lease; the roster signed anew |
-//! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
+//! | [`committer`], [`roster_renewal`] | commits to the store and run folder, roster renewal |
+//! | [`store`] | the storage: SQLite or Postgres, and params by content |
 //! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
-//! | [`refusal`] | what the server turns away |
+//! | [`refusal`] | the refusals of the server |
 
 pub mod authority;
 pub mod committer;
@@ -30,7 +31,9 @@ pub mod refusal;
 pub mod roster_renewal;
 mod round;
 pub mod serve;
+pub mod server;
 mod service;
 pub mod store;
 
 pub use round::Deadlines;
+pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};

@@ -1,7 +1,7 @@
 //! Connections: TCP and TLS below gRPC, on both sides.
 //!
-//! The handshake is done here and not inside the gRPC library, so that whoever does not complete it, or does not say who
-//! it is, is cut off and counted before it costs more than a socket.
+//! The handshake happens here and not in the gRPC library. A client that does not complete it, or
+//! does not send a Hello, is thus disconnected and counted at the cost of a socket.
 
 mod caller;
 mod open;
@@ -29,20 +29,20 @@ pub(crate) use self::stream::Connection;
 use crate::authority::Peer;
 use crate::refusal::{Refusal, Refusals};
 
-/// The name of the device in a certificate that the handshake has verified.
+/// The device name in a certificate that the handshake has verified.
 pub type NameOf = fn(&CertificateDer<'_>) -> Option<String>;
 
-/// How the server knows who connects.
+/// How the server authenticates clients.
 #[derive(Clone)]
 pub enum Protection {
-    /// TLS with certificates on both sides; the device's name is in its own.
+    /// TLS with certificates for both peers. The device's certificate contains its name.
     Mutual {
         /// TLS 1.3, client certificates required, ALPN `h2`.
         config: Arc<rustls::ServerConfig>,
-        /// Reads the name.
+        /// Reads the name from the certificate.
         name_of: NameOf,
     },
-    /// Nothing: for tests and demonstrations on one machine.
+    /// No authentication: for tests and demonstrations on one machine.
     Loopback,
 }
 
@@ -53,16 +53,17 @@ impl Protection {
     }
 }
 
-/// Bounds on connections.
+/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Connections at once.
+    /// The maximum number of connections.
     pub total: usize,
-    /// Connections of one device at once: the present one, and one that it has just lost.
+    /// The maximum number of connections of one device: the current one and one that it has just
+    /// lost.
     pub per_device: usize,
-    /// Handshakes at once.
+    /// The maximum number of concurrent handshakes.
     pub handshakes: usize,
-    /// How long a connection may take to complete the handshake, and then to say who it is.
+    /// The time limit for the handshake, and then for the Hello.
     pub patience: Duration,
 }
 
@@ -72,19 +73,21 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Why a server cannot listen.
+/// The reason for which a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Without certificates, from elsewhere than this machine.
-    #[error("{0} can be reached from other machines: without certificates only a loopback address is served")]
+    /// The address is reachable from other machines and certificates are not used.
+    #[error(
+        "{0} is reachable from other machines: without certificates the server listens on loopback addresses only"
+    )]
     NotLoopback(SocketAddr),
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error reported by the operating system.
         source: io::Error,
     },
 }
@@ -111,13 +114,13 @@ impl Listener {
         Ok(Self { socket, protection, limits })
     }
 
-    /// Where it listens; the port is known when port 0 was asked for.
+    /// Returns the address of the socket, with the actual port if port 0 was requested.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Starts the accept loop. Returns the connections whose handshake is done, and the task of the loop.
-    /// The socket is closed when that task has ended.
+    /// Starts the accept loop. Returns the connections with a completed handshake, and the task of
+    /// the loop. The socket is closed when that task has ended.
     pub(crate) fn accept(
         self,
         refusals: Arc<Refusals>,
@@ -152,8 +155,9 @@ async fn accept_loop(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of file descriptors, say: others leave, and then it goes on.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Possibly out of file descriptors. Accepting resumes after other connections
+                // close.
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -220,7 +224,7 @@ impl PendingConnection {
     }
 }
 
-/// How many connections each device has.
+/// The number of connections of each device.
 struct ConnectionCounts {
     most: usize,
     by_name: Mutex<HashMap<String, usize>>,

@@ -1,6 +1,7 @@
-//! What is going on: the live page and the figures behind it.
+//! The live state: the live page and its figures.
 //!
-//! Nothing here is of one device: counts, sums and quantiles, which the server learns in private mode too.
+//! Nothing here describes a single device. The figures are counts, sums and quantiles, which the
+//! server also learns in private mode.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,10 +22,10 @@ mod page;
 
 pub(crate) use page::{events, federations, page, rounds, script, snapshot, style};
 
-/// Rounds that the page shows.
+/// The number of rounds on the page.
 const SHOWN: usize = 300;
 
-/// What does not change while a server runs.
+/// Constants of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
     /// The federation.
@@ -33,95 +34,97 @@ pub struct About {
     pub experiment: String,
     /// The kind of model.
     pub model: String,
-    /// Whether devices tell their losses one by one.
+    /// Whether devices send individual losses.
     pub open: bool,
     /// T.
     pub rounds: u64,
     /// m.
     pub cohort: u64,
-    /// What the tracks are called.
+    /// The names of the tracks.
     pub tracks: Vec<TrackLabel>,
 }
 
-/// What a server is doing.
+/// The activity of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Another server leads; this one would take over.
+    /// Another server leads, and this one is on standby.
     #[default]
     Standby,
-    /// It runs the rounds.
+    /// The server runs the rounds.
     Leading,
-    /// All rounds are done.
+    /// All rounds are complete.
     Finished,
 }
 
-/// Where the round under way stands.
+/// The progress of the current round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Now {
-    /// What the server is doing.
+    /// The activity of the server.
     pub role: Role,
-    /// t of the round under way, counted from 0.
+    /// t of the current round, starting at 0.
     pub round: u64,
-    /// Key set-ups since the server started: more than rounds means that some were tried again.
+    /// The number of key set-ups since the server started. It exceeds the number of rounds if some
+    /// were retried.
     pub setups: u64,
-    /// What the phase is for.
+    /// The purpose of the phase.
     pub purpose: Purpose,
     /// The phase, empty between rounds.
     pub phase: String,
-    /// Devices asked in this phase.
+    /// The number of devices asked in this phase.
     pub asked: u64,
-    /// Devices that have answered in it.
+    /// The number of devices that have answered in it.
     pub answered: u64,
-    /// Phases of this round that are over.
+    /// The completed phases of this round.
     pub phases: Vec<Phase>,
-    /// Devices connected.
+    /// The number of connected devices.
     pub online: u64,
-    /// Those of them that can be drawn.
+    /// The number of connected devices that can be drawn.
     pub ready: u64,
-    /// Devices enrolled and not revoked.
+    /// The number of devices that are enrolled and not revoked.
     pub enrolled: u64,
-    /// Rounds committed.
+    /// The number of committed rounds.
     pub committed: u64,
 }
 
-/// A committed round as the page shows it.
+/// A committed round as the page displays it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
     /// The seed of the run.
     pub seed: u64,
-    /// t, counted from 0.
+    /// t, starting at 0.
     pub round: u64,
-    /// How long it took.
+    /// The duration of the round.
     pub seconds: f64,
-    /// Devices drawn.
+    /// The number of drawn devices.
     pub cohort: u64,
-    /// Devices that vanished.
+    /// The number of devices that dropped out.
     pub dropped: u64,
-    /// Bytes from the devices.
+    /// Bytes received from the devices.
     pub bytes_up: u64,
-    /// Bytes to the devices.
+    /// Bytes sent to the devices.
     pub bytes_down: u64,
-    /// η per track; `None` where it has none or did not train.
+    /// η per track. `None` if the track has none or did not train.
     pub eta: Vec<Option<f64>>,
-    /// Mean loss per track; known in open mode only.
+    /// The mean loss per track, in open mode only.
     pub loss: Vec<Option<f64>>,
-    /// Size of the tail per track; `None` where the track did not train in this round.
+    /// The size of the tail per track. `None` if the track did not train in this round.
     pub tail: Vec<Option<u64>>,
-    /// Why the round moved nothing, per track; `None` where it moved the params or the track did not train.
+    /// The reason for which the round changed no params, per track. `None` if it did, or if the
+    /// track did not train.
     pub idle: Vec<Option<IdleCause>>,
     /// Its phases.
     pub phases: Vec<Phase>,
-    /// How the losses of the cohort lay at w_t, per track, where they were asked for.
+    /// The distribution of the cohort's losses at w_t, per track, if they were requested.
     pub losses: Vec<Option<LossPercentiles>>,
-    /// How models served the examples that the cohort holds out, per track.
+    /// The evaluation of models on the held-out examples of the cohort, per track.
     pub held_out: Vec<Vec<HeldOutFigures>>,
 }
 
-/// A round that was just committed.
+/// A newly committed round.
 #[derive(Clone, Copy, Debug)]
 pub struct Fresh<'a> {
-    /// A record per track that trained in it.
+    /// One record for each track that trained in it.
     pub lines: &'a [RoundLine],
     /// Its phases.
     pub phases: &'a [Phase],
@@ -130,7 +133,7 @@ pub struct Fresh<'a> {
 }
 
 impl Shown {
-    /// From what a round of so many tracks left behind; `None` without records.
+    /// Creates the round from the records of `tracks` tracks. Returns `None` without records.
     fn of(Fresh { lines, phases, losses }: Fresh<'_>, tracks: usize) -> Option<Self> {
         let first = lines.first()?;
         let records = || lines.iter().map(|line| &line.record);
@@ -153,7 +156,7 @@ impl Shown {
     }
 }
 
-/// A value per track; the default where a track has no record.
+/// Returns a value per track, or the default for a track without a record.
 fn per_track<T: Default + Clone>(
     lines: &[RoundLine],
     tracks: usize,
@@ -168,14 +171,14 @@ fn per_track<T: Default + Clone>(
     values
 }
 
-/// Sums over all rounds that this server committed.
+/// Totals over all rounds that this server committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Rounds.
     pub rounds: u64,
     /// Seconds.
     pub seconds: f64,
-    /// Devices that vanished.
+    /// Devices that dropped out.
     pub dropped: u64,
     /// Bytes from devices.
     pub bytes_up: u64,
@@ -183,7 +186,7 @@ pub struct Totals {
     pub bytes_down: u64,
 }
 
-/// What is going on at a server. Clones share it; nothing in it blocks for long.
+/// The live state of a server. Clones share it, and no method blocks for long.
 #[derive(Clone, Debug)]
 pub struct Live(Arc<Shared>);
 
@@ -201,32 +204,32 @@ struct Past {
 }
 
 impl Live {
-    /// Nothing is going on yet.
+    /// Creates an empty live state.
     pub fn new(about: About) -> Self {
         Self(Arc::new(Shared { about, now: watch::Sender::default(), past: RwLock::default() }))
     }
 
-    /// What does not change.
+    /// Returns the constants.
     pub fn about(&self) -> &About {
         &self.0.about
     }
 
-    /// Where the round under way stands.
+    /// Returns the progress of the current round.
     pub fn now(&self) -> Now {
         self.0.now.borrow().clone()
     }
 
-    /// Sums over what this server committed.
+    /// Returns the totals of this server's commits.
     pub fn totals(&self) -> Totals {
         self.0.past.read().unwrap_or_else(PoisonError::into_inner).totals
     }
 
-    /// What the server is doing.
+    /// Sets the activity of the server.
     pub fn role(&self, role: Role) {
         self.0.now.send_modify(|now| now.role = role);
     }
 
-    /// Who is there, and who is enrolled.
+    /// Sets the number of connected and enrolled devices.
     pub fn presence(&self, online: usize, ready: usize, enrolled: u64) {
         let (online, ready) = (online as u64, ready as u64);
         self.0.now.send_if_modified(|now| {
@@ -236,7 +239,7 @@ impl Live {
         });
     }
 
-    /// Where the round loop stands.
+    /// Sets the progress of the round loop.
     pub fn status(&self, status: &Status) {
         self.0.now.send_modify(|now| {
             (now.round, now.setups) = (status.round, status.setups);
@@ -246,7 +249,7 @@ impl Live {
         });
     }
 
-    /// A round was committed.
+    /// Adds a committed round.
     pub fn committed(&self, fresh: Fresh<'_>) {
         let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
         let committed = shown.round + 1;
@@ -265,7 +268,7 @@ impl Live {
         });
     }
 
-    /// Takes in a round that was committed before this server led.
+    /// Adds a round that was committed before this server led.
     pub fn remember(&self, CommittedRound { lines, timeline, losses, .. }: &CommittedRound) {
         let fresh = Fresh { lines, phases: timeline, losses };
         let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
@@ -274,12 +277,13 @@ impl Live {
         self.0.now.send_modify(|now| now.committed = committed);
     }
 
-    /// Follows a server's round loop for as long as it runs.
+    /// Follows a server's round loop as long as it runs.
     pub async fn follow(self, mut status: watch::Receiver<Status>) {
         while status.changed().await.is_ok() {
             let latest = status.borrow_and_update().clone();
             self.status(&latest);
-            // A cohort of thousands answers faster than anybody can read.
+            // Limits the rate of updates, because a cohort of thousands answers faster than a
+            // person can read.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -295,7 +299,7 @@ impl Live {
 
 impl Past {
     fn push(&mut self, shown: Shown) {
-        // A server that stood by has read some rounds already.
+        // A former standby server has read some rounds already.
         self.shown.retain(|known| (known.seed, known.round) != (shown.seed, shown.round));
         if self.shown.len() == SHOWN {
             self.shown.pop_front();

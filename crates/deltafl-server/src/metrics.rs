@@ -1,4 +1,4 @@
-//! `/metrics` in Prometheus' text format. A dozen figures need no library.
+//! `/metrics` in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn text(state: &HttpState) -> String {
 
 fn one(out: &mut String, kind: &str, name: &str, help: &str, value: &dyn Display) {
     let written = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
-    written.expect("a string takes any text");
+    written.expect("writing to a string cannot fail");
 }
 
 fn family<const N: usize>(
@@ -62,8 +62,8 @@ fn family<const N: usize>(
     label: &str,
     values: [(&'static str, u64); N],
 ) {
-    write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n").expect("a string takes any text");
+    write!(out, "# HELP {name} {help}\n# TYPE {name} counter\n").expect("writing to a string cannot fail");
     for (value, count) in values {
-        writeln!(out, "{name}{{{label}=\"{value}\"}} {count}").expect("a string takes any text");
+        writeln!(out, "{name}{{{label}=\"{value}\"}} {count}").expect("writing to a string cannot fail");
     }
 }

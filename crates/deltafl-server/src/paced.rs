@@ -1,9 +1,9 @@
-//! A response's body, of which little at a time is on its way.
+//! A response body with a bounded number of unsent chunks.
 //!
-//! HTTP/2 takes in what a body has to give as long as the other end has room for it, and a connection keeps, for as long as it
-//! lasts, the list that it made of it: 45 kB for each device that took part in a round with 500 others. Here a body waits until
-//! what it gave before has been written, so that a device costs the same whether it took part or not, and one that does not
-//! read holds up little.
+//! HTTP/2 reads from a body as long as the peer's window has room. The connection keeps the
+//! resulting list until it closes, 45 kB for each device in a round with 500 others. This body
+//! waits until its earlier chunks are written. A device then costs the same whether it participated
+//! or not, and a device that does not read delays little data.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// Pieces that may be on their way.
+/// The maximum number of unsent chunks.
 const PIECES: usize = 8;
-/// Bytes that may be on their way before another piece is given.
+/// The number of unsent bytes above which the body waits.
 const BYTES: usize = 64 << 10;
 
-/// A body that has few pieces on their way.
+/// A body with few unsent chunks.
 pub(crate) struct Paced<B> {
     body: B,
     unsent: Arc<Mutex<Unsent>>,
 }
 
-/// What was given and is not written yet.
+/// The chunks that are not written yet.
 #[derive(Default)]
 struct Unsent {
     pieces: usize,
@@ -31,7 +31,7 @@ struct Unsent {
     waiting: Option<Waker>,
 }
 
-/// A piece that is on its way until it is dropped.
+/// A chunk that counts as unsent until it is dropped.
 struct Piece {
     bytes: Bytes,
     unsent: Arc<Mutex<Unsent>>,
@@ -44,7 +44,7 @@ impl<B> Paced<B> {
 }
 
 impl Unsent {
-    /// Whether another piece may go; if not, the caller is woken when it may.
+    /// Returns `true` if another chunk may be sent. Otherwise the caller is woken when it may.
     fn has_room(&mut self, context: &Context<'_>) -> bool {
         let has_room = self.pieces < PIECES && self.bytes < BYTES;
         if !has_room {
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that always has another piece of this length.
+    /// A body that always has another chunk of this length.
     struct Endless(usize);
 
     impl Body for Endless {
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// As many pieces as the body gives before it waits.
+    /// Returns the number of chunks that the body yields before it waits.
     fn given(body: &mut Paced<Endless>, wakes: &Arc<Wakes>) -> Vec<Bytes> {
         let waker = Arc::clone(wakes).into();
         let mut given = Vec::new();

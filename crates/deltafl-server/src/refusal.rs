@@ -1,47 +1,47 @@
-//! What the server refuses, counted by reason.
+//! The refusals of the server, counted by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a connection or a message was turned away.
+/// The reason for which a connection or a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Refusal {
-    /// No certificate, an expired one, or another federation's: the TLS handshake failed.
+    /// The TLS handshake failed: the certificate is missing, expired or of another federation.
     Handshake,
-    /// The connection did not say who it is in time.
+    /// The connection did not send its Hello in time.
     Silent,
-    /// A name that is not on the roster.
+    /// The name is not on the roster.
     Unknown,
-    /// A device whose certificate was withdrawn.
+    /// The certificate of the device was revoked.
     Revoked,
-    /// A device that claims the name of another.
+    /// The device claims the name of another.
     Impostor,
-    /// More connections than a device has reason to open.
+    /// The device opens too many connections.
     Crowding,
-    /// More connections at once than the server takes.
+    /// The server has too many connections.
     Full,
-    /// A message that is not of the protocol, or says nothing that makes sense.
+    /// The message is not part of the protocol or is invalid.
     Malformed,
-    /// A message longer than any that the present round calls for.
+    /// The message is longer than the current round allows.
     TooLong,
-    /// A message of an earlier phase or round: a straggler, or a replay.
+    /// The message belongs to an earlier phase or round. It is late or replayed.
     Late,
-    /// A message that secure aggregation refused, or a lie that it found.
+    /// Secure aggregation refused the message or detected an invalid one.
     Dishonest,
-    /// Two devices of a cohort of which one lies, and nothing tells which.
+    /// One of two devices of a cohort is malicious, and the server cannot determine which.
     Disputed,
-    /// A device that does not read what it is sent, or stops in the middle of a message.
+    /// The device does not read its messages, or stops in the middle of a message.
     Stalled,
-    /// A sum that no honest devices make: it was thrown away, and its round begun anew.
+    /// The sum is impossible for honest devices. It was discarded, and its round restarted.
     Implausible,
-    /// A device that was connected and became neither ready nor declined within the time limit.
+    /// The connected device neither became ready nor declined within the time limit.
     NotReady,
-    /// A connection or a session that began while the server was shutting down.
+    /// The connection or session began while the server was shutting down.
     Closing,
 }
 
 impl Refusal {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 16] = [
         Self::Handshake,
         Self::Silent,
@@ -61,7 +61,7 @@ impl Refusal {
         Self::Closing,
     ];
 
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Handshake => "handshake",
@@ -84,18 +84,18 @@ impl Refusal {
     }
 }
 
-/// How often each was refused since the server started.
+/// The number of refusals for each reason since the server started.
 #[derive(Debug, Default)]
 pub struct Refusals([AtomicU64; Refusal::ALL.len()]);
 
 impl Refusals {
-    /// Counts one more.
+    /// Counts one refusal.
     pub fn count(&self, refusal: Refusal) {
         self.0[refusal as usize].fetch_add(1, Ordering::Relaxed);
         tracing::debug!(reason = refusal.name(), "refused");
     }
 
-    /// How often this was refused.
+    /// Returns the number of refusals for this reason.
     pub fn of(&self, refusal: Refusal) -> u64 {
         self.0[refusal as usize].load(Ordering::Relaxed)
     }

@@ -1,15 +1,15 @@
-//! Who the devices of a federation are, signed by its authority: here, where its keys are, or elsewhere.
+//! The roster of a federation's devices, signed by its authority on this server or elsewhere.
 //!
-//! Whoever holds the authority's keys can invent devices, and a server that could would be alone with the one that it wants
-//! to see. A server can therefore run without them: devices then enrol where the authority is, and the roster is signed
-//! there with [`signed`].
+//! The holder of the authority's keys can invent devices. A malicious server with these keys could
+//! place a target in a cohort of invented devices. A server can therefore run without them. Devices
+//! then enrol with the authority elsewhere, and [`signed`] signs the roster there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deltafl_wire::identity::FederationName;
-use deltafl_wire::roster::{Edition, Entry, Roster, RosterError, SignedRoster};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -18,26 +18,27 @@ use crate::live::Live;
 use crate::serve::Host;
 use crate::store::{EnrolledDevice, Store, StoreError};
 
-/// How long devices take a roster that a server signs; it is signed anew when half of that is over.
+/// The validity period of a roster signed by a server. The server renews it after half of that
+/// time.
 pub const LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 
-/// How often a server looks for devices that were enrolled or revoked by another process.
+/// The interval at which a server checks for devices that another process enrolled or revoked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Why there is no roster.
+/// The reason for which no roster is available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenewalError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The roster is unsound.
+    /// The roster is invalid.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// There is none.
+    /// The store contains no roster.
     #[error("nobody has signed the roster of this federation, and the authority's keys are not here")]
     Unsigned,
-    /// Its time is over.
+    /// The roster has expired.
     #[error("the roster of this federation has expired, and the authority's keys are not here")]
     Expired,
 }
@@ -47,51 +48,53 @@ pub enum RenewalError {
 pub struct RosterRenewal {
     store: Store,
     federation: FederationName,
-    /// Signs rosters, where its keys are at hand.
+    /// The authority that signs rosters, if its keys are available.
     authority: Option<Arc<Authority>>,
     revocations: Revocations,
-    /// Whether devices show certificates; without them the roster is that of the data, and stays.
+    /// Whether devices present certificates. Without them the roster is that of the data and does
+    /// not change.
     is_certified: bool,
-    /// When the roster taken in last expires, in seconds since 1970; 0 before the first.
+    /// The expiry of the current roster in seconds since 1970, or 0 before the first.
     expires: Arc<AtomicU64>,
-    /// Runs for which the authority signs, where its keys are at hand.
+    /// The number of runs that the authority signs, if its keys are available.
     runs: u64,
 }
 
 impl RosterRenewal {
-    /// The devices that the store knows, with certificates; `authority` signs their roster, where its keys are at hand.
+    /// The devices in the store, with certificates. `authority` signs their roster if its keys are
+    /// available.
     pub fn new(store: Store, federation: FederationName, authority: Option<Arc<Authority>>) -> Self {
         let (revocations, expires) = (Revocations::new(), Arc::default());
         Self { store, federation, authority, revocations, is_certified: true, expires, runs: 1 }
     }
 
-    /// Signs for so many runs at least, where the keys of the authority are at hand.
+    /// Signs for at least this many runs if the keys of the authority are available.
     #[must_use]
     pub fn with_runs(self, runs: u64) -> Self {
         Self { runs, ..self }
     }
 
-    /// Devices without certificates, on one machine: their roster is not renewed.
+    /// Devices without certificates on one machine. Their roster is not renewed.
     pub fn loopback(store: Store, federation: FederationName) -> Self {
         Self { is_certified: false, ..Self::new(store, federation, None) }
     }
 
-    /// The authority, where its keys are at hand.
+    /// Returns the authority if its keys are available.
     pub fn authority(&self) -> Option<&Arc<Authority>> {
         self.authority.as_ref()
     }
 
-    /// The certificates that are refused.
+    /// Returns the revoked certificates.
     pub fn revocations(&self) -> &Revocations {
         &self.revocations
     }
 
-    /// Devices that are enrolled and not revoked.
+    /// Returns the number of devices that are enrolled and not revoked.
     pub async fn devices(&self) -> Result<u64, StoreError> {
         self.store.device_count(&self.federation).await
     }
 
-    /// Returns a number that grows whenever there is another roster to take in.
+    /// Returns a number that increases with every new roster.
     pub async fn version(&self) -> Result<u64, StoreError> {
         if self.authority.is_some() && self.is_due() {
             self.store.renew_roster(&self.federation).await?;
@@ -104,7 +107,7 @@ impl RosterRenewal {
         Ok(version.unwrap_or(0))
     }
 
-    /// The roster, and how long devices still take it; the revocations are brought up to date with it.
+    /// Returns the roster and its remaining validity. Also updates the revocations.
     pub async fn roster(&self) -> Result<(SignedRoster, Duration), RenewalError> {
         self.renew_revocations().await?;
         let kept = match &self.authority {
@@ -113,13 +116,14 @@ impl RosterRenewal {
         };
         let kept = kept.ok_or(RenewalError::Unsigned)?;
         let edition = Roster::decode(kept.bytes.clone())?.edition();
-        let left = edition.left().ok_or(RenewalError::Expired)?;
+        let left = edition.time_left().ok_or(RenewalError::Expired)?;
         self.expires.store(edition.expires, Ordering::Relaxed);
         Ok((kept, left))
     }
 
-    /// Keeps the roster of a server and the figures of its live page true, until the task is aborted. `enrolled` wakes it when a
-    /// device enrols; `failed` hears why a roster could not be renewed.
+    /// Updates the roster of a server and the figures of its live page until the task is aborted.
+    /// `enrolled` wakes it after an enrolment. `failed` is called with the error if a roster could
+    /// not be renewed.
     pub fn follow(
         self,
         host: Arc<Host>,
@@ -146,7 +150,7 @@ impl RosterRenewal {
         })
     }
 
-    /// Takes in the roster if it has changed, and certificates that were revoked.
+    /// Applies a changed roster and new revocations.
     async fn renew(&self, known: &mut Option<u64>, host: &Host) -> Result<(), RenewalError> {
         self.renew_revocations().await?;
         let version = self.version().await?;
@@ -156,22 +160,24 @@ impl RosterRenewal {
         Ok(())
     }
 
-    /// Whether the roster taken in last has lived half of its time.
+    /// Returns `true` if half the validity of the current roster has passed.
     fn is_due(&self) -> bool {
         let expires = self.expires.load(Ordering::Relaxed);
-        let edition = Edition { version: 0, expires };
-        expires > 0 && edition.left().is_none_or(|left| left < LIFETIME / 2)
+        let edition = RosterVersion { version: 0, expires };
+        expires > 0 && edition.time_left().is_none_or(|left| left < LIFETIME / 2)
     }
 
-    /// Takes in the certificates that were revoked: they are refused at once, whether or not the roster was signed anew.
+    /// Applies new revocations. The certificates are refused immediately, even if the roster is not
+    /// signed again.
     pub async fn renew_revocations(&self) -> Result<(), StoreError> {
         self.revocations.replace(self.store.revoked(&self.federation).await?);
         Ok(())
     }
 }
 
-/// The roster of the devices that are enrolled now for `runs` runs or as many as before, signed and kept: the one that is kept
-/// already, where it is of the present version, allows as many runs and has half of its time left.
+/// Returns the signed roster of the enrolled devices for `runs` runs, or as many as before. Reuses
+/// the stored roster if it has the current version, allows as many runs and has half of its
+/// validity left.
 pub async fn signed(
     store: &Store,
     authority: &Authority,
@@ -184,14 +190,14 @@ pub async fn signed(
         let roster = Roster::decode(kept.bytes.clone()).ok();
         let allowed = roster.as_ref().map_or(0, Roster::runs);
         let is_enough = allowed >= runs;
-        // What was signed once stays allowed.
+        // A run that was signed once stays allowed.
         runs = runs.max(allowed);
         let edition = roster.map(|roster| roster.edition()).filter(|edition| edition.version == version);
         match edition {
-            Some(edition) if is_enough && edition.left().is_some_and(|left| left > lifetime / 2) => {
+            Some(edition) if is_enough && edition.time_left().is_some_and(|left| left > lifetime / 2) => {
                 return Ok(kept);
             }
-            // Devices take one roster of a version: signed anew it is another version.
+            // Devices accept one roster per version, so a new signature needs a new version.
             Some(_) => {
                 store.renew_roster(federation).await?;
                 version = store.roster_version(federation).await?;
@@ -200,18 +206,18 @@ pub async fn signed(
         }
     }
     let devices = store.devices(federation).await?;
-    let entry = |device: EnrolledDevice| Entry {
+    let entry = |device: EnrolledDevice| RosterEntry {
         name: device.name.to_string(),
         key: device.signing_key,
         revoked: device.revoked,
     };
-    let edition = Edition::lasting(version, lifetime);
+    let edition = RosterVersion::expiring_in(version, lifetime);
     // The server committed to its draws before this signature, from which they start.
     let draws = store.chain(federation).await?.map(|chain| chain.commitment());
     let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;
     let roster = roster.with_draws(draws).with_runs(runs);
     let roster = SignedRoster::new(&roster, |message| authority.sign(message));
     store.keep_roster(federation, version, &roster).await?;
-    // Another server may have signed this version first: its roster is the one.
+    // Another server may have signed this version first. Its roster is then used.
     Ok(store.kept_roster(federation).await?.unwrap_or(roster))
 }

@@ -1,7 +1,8 @@
-//! Secure aggregation with the devices of a cohort: carries the messages of [`deltafl_secagg::server::ServerRound`] and keeps
-//! its deadlines.
+//! Secure aggregation with the devices of a cohort. Transports the messages of
+//! [`deltafl_secagg::server::ServerRound`] and enforces its deadlines.
 //!
-//! A phase ends when everybody who is still there has answered; nobody waits for a device whose connection is gone.
+//! A phase ends when all remaining devices have answered. The server does not wait for disconnected
+//! devices.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use deltafl_secagg::server::{
 };
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{PART, parts_of};
+use deltafl_wire::{FRAGMENT, fragments_from};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -27,12 +28,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::hub::{Address, Event, Hub, Outbound, Status, What};
 use crate::refusal::Refusal;
 
-/// How long devices may take.
+/// The time limits for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// For each step of the key set-up.
     pub setup: Duration,
-    /// To fetch parameters, train and hand in the masked answer.
+    /// For fetching parameters, training and submitting the masked answer.
     pub input: Duration,
     /// For the consistency check, and again for the unmasking.
     pub unmask: Duration,
@@ -55,7 +56,7 @@ impl Deadlines {
     }
 }
 
-/// What the round loop shares with the connections.
+/// The state shared by the round loop and the connections.
 pub(crate) struct Line {
     pub(crate) hub: Arc<Hub>,
     pub(crate) events: mpsc::Receiver<Event>,
@@ -63,20 +64,21 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The next thing that a device does, before the deadline.
+    /// Returns the next event of a device before the deadline.
     pub(crate) fn next(&mut self, deadline: Instant) -> Option<Event> {
         let next = async { timeout_at(deadline, self.events.recv()).await };
         self.runtime.block_on(next).ok().flatten()
     }
 
-    /// Waits until `devices` devices are ready. Returns false if the deadline passes first. Events that come between rounds
-    /// are dropped: they are late messages, or devices that left.
+    /// Waits until `devices` devices are ready. Returns `false` if the deadline passes first.
+    /// Events between rounds are dropped: they are late messages or disconnections.
     pub(crate) fn wait_for(&mut self, devices: usize, deadline: Instant) -> bool {
         let hub = Arc::clone(&self.hub);
         self.wait(async || hub.enough(devices).await, deadline)
     }
 
-    /// Waits until `enough` holds of those who are ready. Returns false if the deadline passes first. Events are dropped, too.
+    /// Waits until `enough` holds for the ready devices. Returns `false` if the deadline passes
+    /// first. Events are dropped.
     pub(crate) fn wait_until(&mut self, enough: impl Fn(&[bool]) -> bool, deadline: Instant) -> bool {
         let hub = Arc::clone(&self.hub);
         self.wait(async || hub.until(&enough).await, deadline)
@@ -100,26 +102,28 @@ impl Line {
 pub(crate) struct Protocol {
     server: ServerRound,
     deadlines: Deadlines,
-    /// Devices that are enough: the invitation closes when so many have come.
+    /// The number of devices at which the invitation closes.
     target: usize,
-    /// The time that the state machine sees: it moves when a phase is to end, and the deadlines are kept here.
+    /// The time of the state machine. It advances when a phase ends. The deadlines are enforced
+    /// here.
     clock: Duration,
     phase: PhaseName,
     deadline: Instant,
-    /// Where the devices are; whoever leaves is struck off for good.
+    /// The addresses of the devices. A device that leaves is removed permanently.
     addresses: HashMap<DeviceId, Address>,
     /// Devices whose answer is awaited.
     awaited: HashSet<DeviceId>,
-    /// Devices that came through the present phase.
+    /// Devices that completed the current phase.
     answered: usize,
     active: DeviceSet,
     traffic: Traffic,
 }
 
-/// The state machine's own timeout of a phase. It never runs out by itself: [`Deadlines`] keeps time.
+/// The timeout of a phase in the state machine. It never expires, because [`Deadlines`] are
+/// enforced instead.
 const PHASE: Duration = Duration::from_secs(1);
 
-/// How a cohort is invited.
+/// The invitation of a cohort.
 pub(crate) struct Invitation {
     pub(crate) config: ServerConfig,
     pub(crate) deadlines: Deadlines,
@@ -136,7 +140,8 @@ impl Protocol {
         let cohort = config.cohort.len();
         let online = |id: DeviceId| line.hub.address(id.0).map(|address| (id, address));
         let addresses = config.cohort.iter().filter_map(online).collect();
-        // The parameters are ours: what is wrong with them is a cohort too small for any sum.
+        // The server chose the parameters. They can only be invalid if the cohort is too small for
+        // any sum.
         let server = ServerRound::new(config, Duration::ZERO).map_err(|_| too_few(cohort))?;
         let mut protocol = Self {
             server,
@@ -155,12 +160,12 @@ impl Protocol {
         Ok(protocol)
     }
 
-    /// The devices that are still there.
+    /// Returns the remaining devices.
     pub(crate) fn active(&self) -> &DeviceSet {
         &self.active
     }
 
-    /// The sum over the cohort of the answers to a question.
+    /// Returns the sum over the cohort of the answers to a question.
     pub(crate) fn sum(
         &mut self,
         line: &mut Line,
@@ -172,23 +177,23 @@ impl Protocol {
         match self.server.open_slot(self.clock, Ring::Z64, len, context) {
             Ok(()) => {}
             Err(OpenSlotError::Ended(failure)) => return Err(failure),
-            Err(_) => unreachable!("a protocol is asked for as many sums as it has slots"),
+            Err(_) => unreachable!("the caller requests no more sums than there are slots"),
         }
         let sum = self.run(line)?;
         Ok(sum.expect("a slot ends with a sum or a failure"))
     }
 
-    /// What was moved since this was last asked, for one sum.
+    /// Returns the traffic since the last call, for one sum.
     pub(crate) fn take_traffic(&mut self) -> Traffic {
         Traffic { sums: 1, ..std::mem::take(&mut self.traffic) }
     }
 
-    /// Tells the devices to forget their keys.
+    /// Instructs the devices to delete their keys.
     pub(crate) fn end(self, line: &Line) {
         self.tell(line, from_server::Body::Over(proto::Over {}));
     }
 
-    /// Tells all devices that are still there.
+    /// Sends a message to all remaining devices.
     fn tell(&self, line: &Line, body: from_server::Body) {
         let message = Outbound::shared(body);
         for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
@@ -196,7 +201,7 @@ impl Protocol {
         }
     }
 
-    /// Carries messages until the server waits for its program.
+    /// Transports messages until the state machine waits for a call.
     fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, RoundFailure> {
         let mut sum = None;
         let _engaged = line.hub.engage(self.addresses.values().copied());
@@ -210,18 +215,18 @@ impl Protocol {
                         if let RoundFailure::Withheld { device } | RoundFailure::WrongSecret { device } =
                             &failure
                         {
-                            tracing::warn!(device = device.0, %failure, "a device lies, and is named");
+                            tracing::warn!(device = device.0, %failure, "a device violated the protocol");
                             line.hub.refusals.count(Refusal::Dishonest);
                         }
                         return Err(failure);
                     }
                     ServerEvent::Caught { device, misbehaviour } => {
-                        tracing::warn!(device = device.0, ?misbehaviour, "a device lies, and is named");
+                        tracing::warn!(device = device.0, ?misbehaviour, "a device violated the protocol");
                         line.hub.refusals.count(Refusal::Dishonest);
                     }
                     ServerEvent::Disputed { owner, holder } => {
                         let (owner, holder) = (owner.0, holder.0);
-                        tracing::warn!(owner, holder, "one of two devices lies, and nothing tells which");
+                        tracing::warn!(owner, holder, "one of two devices violated the protocol");
                         line.hub.refusals.count(Refusal::Disputed);
                     }
                     _ => {}
@@ -235,7 +240,7 @@ impl Protocol {
         }
     }
 
-    /// Sends what the server has to say, and notes whose answer is awaited from now on.
+    /// Sends the pending messages, and records the devices whose answers are awaited.
     fn transmit(&mut self, line: &Line) {
         let mut first = true;
         while let Some(Transmit { to, message }) = self.server.poll_transmit() {
@@ -305,7 +310,7 @@ impl Protocol {
 
     fn take(&mut self, id: DeviceId, bytes: Bytes) -> Result<(), Refusal> {
         let message = decode_device(bytes, self.server.message_limit()).map_err(|error| match error {
-            // A long message that comes after its phase is a straggler's.
+            // A long message that arrives after its phase is late.
             WireError::TooLong { .. } => Refusal::Late,
             _ => Refusal::Malformed,
         })?;
@@ -320,7 +325,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Ends the phase with the devices that made it.
+    /// Ends the phase with the devices that completed it.
     fn end_phase(&mut self) {
         if let Some(deadline) = self.server.poll_timeout() {
             self.clock = deadline;
@@ -329,18 +334,19 @@ impl Protocol {
     }
 }
 
-/// A message of secure aggregation as it goes to so many devices, and its length in bytes.
+/// Encodes a message of secure aggregation for this many devices. Returns it with its length in
+/// bytes.
 fn outbound(message: &ServerMessage, recipients: usize) -> (Vec<Outbound>, usize) {
     let pieces = encode_server_in_pieces(message);
     let len = pieces.iter().map(Bytes::len).sum();
-    if recipients == 1 && len > PART {
+    if recipients == 1 && len > FRAGMENT {
         return (vec![Outbound::Long(pieces.into())], len);
     }
-    let parts = parts_of(pieces);
+    let parts = fragments_from(pieces);
     (parts.map(|part| Outbound::shared(from_server::Body::Part(part))).collect(), len)
 }
 
-/// The name of a phase, as the live page shows it.
+/// Returns the name of a phase for the live page.
 fn name(phase: PhaseName) -> &'static str {
     match phase {
         PhaseName::Advertise => "advertise keys",
@@ -353,7 +359,7 @@ fn name(phase: PhaseName) -> &'static str {
     }
 }
 
-/// The phase in which a message asks its recipients for an answer.
+/// Returns the phase in which a message requests an answer.
 fn asked(body: &ServerBody) -> Option<PhaseName> {
     match body {
         ServerBody::Invite(_) => Some(PhaseName::Advertise),

@@ -1,4 +1,4 @@
-//! The server: listens, knows the devices, and lends them to the round loop as an engine.
+//! The server: listens, authenticates devices, and provides them to the round loop as an exchange.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use deltafl::params::Params;
 use deltafl::training::State;
 use deltafl_wire::proto::federation_server::FederationServer;
 use deltafl_wire::roster::{RosterError, SignedRoster};
-use deltafl_wire::{MAX_MESSAGE, MAX_SAID};
+use deltafl_wire::{MAX_DEVICE_MESSAGE, MAX_MESSAGE};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -36,31 +36,33 @@ use crate::round::Line;
 use crate::framed::Framed;
 use crate::paced::Paced;
 
-/// Bytes that a device may send on a stream before the server has read them: HTTP/2 keeps them until then, and a cohort
-/// hands its answers in at once. Fifteen parts: the list of what is unread, which a connection keeps, grows by doubling.
+/// The number of bytes that a device may send on a stream before the server has read them. HTTP/2
+/// buffers them, and a cohort submits its answers at the same time. It is fifteen parts, because
+/// the connection's list of unread parts grows by doubling.
 const WINDOW: u32 = 60 << 10;
 
-/// How long connections may take to end by themselves when the server shuts down.
+/// The time in which connections may end by themselves when the server shuts down.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a server is set up.
+/// The configuration of a server.
 pub struct Setup {
-    /// Where it listens.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// How it knows who connects.
+    /// How the server authenticates clients.
     pub protection: Protection,
-    /// Bounds on connections.
+    /// Limits on connections.
     pub connections: ConnectionLimits,
-    /// Bounds on what devices can make it hold.
+    /// Limits on the memory that devices can use.
     pub limits: Limits,
-    /// What it tells the devices.
+    /// The description that devices receive.
     pub introduction: Introduction,
-    /// The params from which training goes on, for devices that come before it does; may be empty.
+    /// The params from which training resumes, for devices that connect earlier. May be empty.
     pub newest: Vec<Params>,
 }
 
 impl Setup {
-    /// Without certificates, on a loopback address, with the usual bounds: for tests and demonstrations on one machine.
+    /// Creates a configuration without certificates, on a loopback address, with the default
+    /// limits. For tests and demonstrations on one machine.
     pub fn loopback(address: SocketAddr, introduction: Introduction) -> Self {
         Self {
             address,
@@ -73,22 +75,23 @@ impl Setup {
     }
 }
 
-/// Why a server does not start.
+/// The reason for which a server does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It cannot listen.
+    /// The server cannot listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Its roster is unsound.
+    /// The roster is invalid.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// The address of the socket cannot be had.
+    /// The address of the socket is not available.
     #[error("the socket has no address")]
     Address(#[from] io::Error),
 }
 
-/// A server that devices can connect to. Dropping it cuts all connections; [`Host::shut_down`] drains the devices first.
+/// A running server. Dropping it closes all connections. [`Host::shut_down`] drains the devices
+/// first.
 pub struct Host {
     address: SocketAddr,
     hub: Arc<Hub>,
@@ -102,7 +105,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts to listen, on the present runtime.
+    /// Starts to listen on the current runtime.
     pub async fn start(setup: Setup, roster: &SignedRoster) -> Result<Self, StartError> {
         let Setup { address, protection, connections, limits, introduction, newest } = setup;
         let (hub, events) = Hub::new(introduction, limits, roster)?;
@@ -111,11 +114,12 @@ impl Host {
         let address = listener.address()?;
         let connections = Arc::<OpenConnections>::default();
         let (accepted, accepting) = listener.accept(Arc::clone(&hub.refusals), Arc::clone(&connections));
-        // The gRPC library ends with its connections; it is to end when it is told to, after the devices are drained.
+        // The gRPC library would end with its connections. It must end on request, after the
+        // devices are drained.
         let accepted = accepted.chain(pending());
         let (stop, stopped) = oneshot::channel::<()>();
         let service = FederationServer::new(FederationService(Arc::clone(&hub)))
-            .max_decoding_message_size(MAX_SAID)
+            .max_decoding_message_size(MAX_DEVICE_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         let server = Server::builder()
             .concurrency_limit_per_connection(4)
@@ -153,17 +157,18 @@ impl Host {
         })
     }
 
-    /// Where devices connect to.
+    /// Returns the address to which devices connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many devices are online, and how many of them can be drawn.
+    /// Returns the number of connected devices and the number that can be drawn.
     pub fn presence(&self) -> (usize, usize) {
         self.hub.presence()
     }
 
-    /// Returns the state of every session: which devices are joining, fetching, ready, declined or in a round.
+    /// Returns the state of every session: which devices are joining, fetching, ready, declined or
+    /// in a round.
     pub fn sessions(&self) -> SessionList {
         self.hub.sessions()
     }
@@ -173,48 +178,49 @@ impl Host {
         SessionMonitor(Arc::downgrade(&self.hub))
     }
 
-    /// How many runs the authority has signed: devices answer in runs 0 to this number − 1.
+    /// Returns the number of runs that the authority has signed. Devices answer in runs 0 to this
+    /// number − 1.
     pub fn runs(&self) -> u64 {
         self.hub.known().roster.runs()
     }
 
-    /// How often this was refused.
+    /// Returns the number of refusals for this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
         self.hub.refusals.of(refusal)
     }
 
-    /// What was refused, for a metrics page that outlives this handle.
+    /// Returns the refusals, for a metrics page that outlives this handle.
     pub fn refusals(&self) -> Arc<Refusals> {
         Arc::clone(&self.hub.refusals)
     }
 
-    /// Where the round loop stands.
+    /// Returns the progress of the round loop.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.hub.status.subscribe()
     }
 
-    /// Puts another roster in force.
+    /// Replaces the roster.
     pub fn change_roster(&self, roster: &SignedRoster) -> Result<(), RosterError> {
         self.hub.change_roster(roster)
     }
 
-    /// The params that the tracks have now: a device that was away fetches them before it can be drawn. A
-    /// [`RoundCommitter`](crate::committer::RoundCommitter) calls this after every round.
+    /// Publishes the current params of the tracks. A returning device fetches them before it can be
+    /// drawn. A [`RoundCommitter`](crate::committer::RoundCommitter) calls this after every round.
     pub fn set_newest(&self, state: &State) {
         self.hub.set_newest(state);
     }
 
-    /// The devices as an engine, once. It blocks: the round loop runs on a thread outside of the runtime. `stop` ends the
-    /// run before its next question.
+    /// Returns the devices as an exchange. Succeeds once. Its calls block, so the round loop runs
+    /// on a thread outside the runtime. `stop` ends the run before its next question.
     pub fn engine(&mut self, rules: Rules, stop: Arc<AtomicBool>) -> Option<Remote> {
         let line =
             Line { hub: Arc::clone(&self.hub), events: self.events.take()?, runtime: Handle::current() };
         Some(Remote::new(line, rules, stop))
     }
 
-    /// Closes the socket, drains the devices, and returns when no connection is left. Connections that do not end by
-    /// themselves are cut. A round loop that still waits for devices ends with
-    /// [`ShuttingDown`](crate::engine::ShuttingDown).
+    /// Closes the socket, drains the devices, and returns when no connection is open. Connections
+    /// that do not end by themselves are closed. A round loop that still waits for devices ends
+    /// with [`ShuttingDown`](crate::engine::ShuttingDown).
     pub async fn shut_down(mut self) {
         self.connections.stop_accepting();
         // An error means that the loop panicked: the socket is closed in any case.

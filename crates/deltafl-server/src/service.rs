@@ -1,4 +1,4 @@
-//! The gRPC service: opens the sessions of devices and hands out blobs.
+//! The gRPC service: opens the sessions of devices and serves blobs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::hub::{Hub, SessionEnd};
 use crate::listener::Caller;
 use crate::refusal::Refusal;
 
-/// What a call answers with.
+/// The response of a call.
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Answers the calls of devices.
@@ -45,7 +45,7 @@ impl Federation for FederationService {
                     if session.listen(incoming).await == SessionEnd::Expelled {
                         caller.disconnect();
                     }
-                    // Last, because the round loop may take its time to receive the event.
+                    // Last, because the round loop may receive the event late.
                     session.announce_end().await;
                 });
                 Ok(Response::new(Box::pin(outgoing)))
@@ -73,7 +73,7 @@ impl Federation for FederationService {
         let hashes = held.iter().map(|held| hash(held)).collect::<Result<Vec<_>, _>>();
         let Some(held) = hashes.ok().filter(|held| held.len() <= MAX_QUERIES) else {
             self.0.refusals.count(Refusal::Malformed);
-            return Err(Status::invalid_argument("at most 64 hashes of 32 bytes are expected"));
+            return Err(Status::invalid_argument("expected at most 64 hashes of 32 bytes"));
         };
         let missing = self.0.newest(&held, device).await;
         Ok(Response::new(NewestParams { missing: missing.into_iter().map(BlobId::to_wire).collect() }))
@@ -81,11 +81,11 @@ impl Federation for FederationService {
 }
 
 impl FederationService {
-    /// The device that calls, if it has said who it is.
+    /// Returns the calling device if it has sent its Hello.
     fn identified<T>(&self, request: &Request<T>) -> Result<u32, Status> {
         caller(request)?.identified().ok_or_else(|| {
             self.0.refusals.count(Refusal::Silent);
-            Status::unauthenticated("say Hello in Attend first")
+            Status::unauthenticated("send Hello in Attend first")
         })
     }
 
@@ -112,9 +112,9 @@ fn status(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Unknown => Status::permission_denied("the device is not on the roster"),
         Refusal::Revoked => Status::permission_denied("the device was revoked"),
-        Refusal::Impostor => Status::permission_denied("the name is not that of the certificate"),
+        Refusal::Impostor => Status::permission_denied("the name does not match the certificate"),
         Refusal::Closing => Status::unavailable("the server is shutting down: connect again"),
         Refusal::Crowding => Status::resource_exhausted("too many connections: wait a minute"),
-        _ => Status::invalid_argument("a Hello of this protocol is expected"),
+        _ => Status::invalid_argument("expected a Hello of this protocol"),
     }
 }

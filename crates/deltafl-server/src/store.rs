@@ -1,10 +1,11 @@
-//! What the server remembers: SQLite (one file) or Postgres for facts, a folder or S3 for params.
+//! The storage of the server: SQLite (one file) or Postgres for records, a folder or S3 for params.
 //!
-//! A round is committed atomically: the params of every track go to the blobs first, under the hash of their content, and
-//! one transaction then names them. A server that is killed at any moment finds either the round or the one before it.
-//! The transaction also checks the *fence* of the leader: one that has been deposed without knowing it commits nothing.
+//! A round is committed atomically. The params of every track are first written as blobs under the
+//! hash of their content. Then one transaction refers to them. After a crash at any time the store
+//! contains either the round or the previous one. The transaction also checks the *fence* of the
+//! leader. A leader that was replaced without noticing commits nothing.
 //!
-//! Each call is patient: while the database is locked or gone, it tries again with growing pauses.
+//! Each call retries with increasing delays while the database is locked or unavailable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,21 +42,21 @@ use blobs::Blobs;
 use database::Database;
 use deltafl_wire::identity::{DeviceName, FederationName};
 
-/// Where the store lies.
+/// The location of the store.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     /// `sqlite:PATH` or `postgres://…`.
     pub database: String,
     /// A folder, or `s3://BUCKET/PREFIX` with the feature `s3`.
     pub blobs: String,
-    /// How long a call tries again before it gives up.
+    /// The time for which a call retries.
     pub patience: Duration,
-    /// How long a leader that is not heard of still leads.
+    /// The lease duration, after which an unresponsive leader is replaced.
     pub lease: Duration,
 }
 
 impl StoreSettings {
-    /// A database and a folder of blobs side by side, with the default patience.
+    /// Creates a configuration with a database, a blob folder and the default time limits.
     pub fn in_folder(folder: &std::path::Path) -> Self {
         Self::new(
             format!("sqlite:{}", folder.join("deltafl.sqlite").display()),
@@ -63,51 +64,52 @@ impl StoreSettings {
         )
     }
 
-    /// The default patience: a minute, and a leader is replaced after six seconds of silence.
+    /// The default time limits: calls retry for a minute, and a leader is replaced after six
+    /// seconds of silence.
     pub fn new(database: String, blobs: String) -> Self {
         Self { database, blobs, patience: Duration::from_secs(60), lease: Duration::from_secs(6) }
     }
 }
 
-/// Why the store cannot do what it was asked.
+/// The reason for which a store operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The database failed for longer than the patience lasts, or for a reason that no patience helps.
+    /// The database failed permanently or for longer than the retry time.
     #[error("the database failed")]
     Database(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The blobs failed.
-    #[error("the blobs failed")]
+    /// The blob storage failed.
+    #[error("the blob storage failed")]
     Blobs(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A file failed.
+    /// A file operation failed.
     #[error("{path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error reported by the operating system.
         source: std::io::Error,
     },
-    /// A place that is none.
-    #[error("{place:?} is no place for {what}")]
+    /// The location is invalid.
+    #[error("{place:?} is not a valid location for {what}")]
     Place {
-        /// What was to be kept there.
+        /// The content to store.
         what: &'static str,
-        /// The place.
+        /// The location.
         place: String,
     },
-    /// The system gave no randomness.
-    #[error("the system gave no randomness")]
+    /// The operating system provides no randomness.
+    #[error("the operating system provides no randomness")]
     Randomness,
-    /// A database that a newer version of us has written.
-    #[error("the database has schema {found}, and this version knows {known}: use a newer deltafl")]
+    /// A newer version of deltafl wrote the database.
+    #[error("the database has schema {found}, but this version supports {known}: use a newer deltafl")]
     Newer {
-        /// Its version.
+        /// The schema version of the database.
         found: i64,
-        /// Ours.
+        /// The schema version that this program supports.
         known: i64,
     },
-    /// No such federation.
-    #[error("there is no federation {federation}")]
+    /// The federation does not exist.
+    #[error("federation {federation} does not exist")]
     NoFederation {
         /// The name.
         federation: FederationName,
@@ -117,11 +119,11 @@ pub enum StoreError {
     Changed {
         /// The name.
         federation: FederationName,
-        /// What differs.
+        /// The difference.
         differences: Vec<Difference>,
     },
-    /// The name is taken.
-    #[error("device {name} is enrolled already")]
+    /// The name is already in use.
+    #[error("device {name} is already enrolled")]
     DeviceExists {
         /// The name.
         name: DeviceName,
@@ -133,16 +135,16 @@ pub enum StoreError {
         name: DeviceName,
         /// Its number.
         got: u32,
-        /// The next free one.
+        /// The next free number.
         expected: u32,
     },
-    /// No such device.
+    /// The device does not exist.
     #[error("there is no device {name}")]
     NoDevice {
         /// The name.
         name: DeviceName,
     },
-    /// The token is unknown, used up or expired; which, the one who shows it is not told.
+    /// The token is unknown, used up or expired. The response does not distinguish these cases.
     #[error("the token is not valid, used up or expired")]
     TokenRefused,
     /// Another server leads.
@@ -151,18 +153,18 @@ pub enum StoreError {
         /// The federation.
         federation: FederationName,
     },
-    /// The round has been committed with another outcome.
-    #[error("{round} rounds of seed {seed} are committed already, with another state")]
+    /// The round was already committed with a different result.
+    #[error("{round} rounds of seed {seed} are already committed with a different state")]
     Conflict {
         /// The seed.
         seed: u64,
-        /// Rounds done.
+        /// The number of completed rounds.
         round: u64,
     },
-    /// What was stored cannot be read back.
+    /// The stored data cannot be parsed.
     #[error("the stored {what} is damaged")]
     Damaged {
-        /// What.
+        /// The damaged data.
         what: &'static str,
     },
 }
@@ -179,7 +181,7 @@ impl From<object_store::Error> for StoreError {
     }
 }
 
-/// The memory of a server. Clones share it.
+/// The storage of a server. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Store(Arc<Shared>);
 
@@ -191,7 +193,7 @@ struct Shared {
 }
 
 impl Store {
-    /// Opens the store, and brings its schema up to date.
+    /// Opens the store and migrates its schema.
     pub async fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
         let store = Self(Arc::new(Shared {
             database: Database::connect(&settings.database)?,
@@ -202,12 +204,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Whether the database answers now: what a readiness probe asks.
+    /// Returns `true` if the database responds, for a readiness probe.
     pub async fn ping(&self) -> Result<(), StoreError> {
         self.database().ping().await
     }
 
-    /// Where it lies.
+    /// Returns the location.
     pub fn settings(&self) -> &StoreSettings {
         &self.0.settings
     }

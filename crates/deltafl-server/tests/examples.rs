@@ -1,6 +1,12 @@
 //! The examples of a server and of a device to embed, with each other.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::sync::Arc;
+
+use deltafl::training::Outcome;
+use deltafl_data::run_folder;
+use deltafl_server::ServerEvent;
+
 #[path = "../examples/embedded.rs"]
 mod embedded;
 #[path = "../../deltafl-device/examples/own_trainer.rs"]
@@ -28,14 +34,18 @@ fn a_server_trains_a_model_that_it_does_not_know_with_devices_that_bring_their_t
     let names = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
     let shifts = [0.0, 0.1, 0.2, 2.0];
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let state = embedded::serve("127.0.0.1:0", &names, |host| {
-        let monitor = host.session_monitor();
-        watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
+    let devices = runtime.handle().clone();
+    let listener = move |event: &ServerEvent<'_>| {
+        let ServerEvent::Listening { address, .. } = event else { return };
         for (name, shift) in names.into_iter().zip(shifts) {
-            runtime.spawn(own_trainer::take_part(host.address().to_string(), name, shift));
+            devices.spawn(own_trainer::take_part(address.to_string(), name, shift));
         }
-    })
-    .unwrap();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let outcome = embedded::serve("127.0.0.1:0", &names, &run, Arc::new(listener)).unwrap();
+    assert_eq!(outcome, Outcome::Finished);
+    let state = run_folder::read_checkpoint(&run, 1).unwrap().expect("a finished run has a checkpoint");
     assert_eq!(state.round, 40);
     let [fed_avg, tail] = [0, 1].map(|track| errors(state.tracks[track].params.as_slice(), &shifts));
     assert!(fed_avg.1 < 0.8, "a line was found: {fed_avg:?}");

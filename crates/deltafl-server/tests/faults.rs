@@ -5,7 +5,7 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
-#[path = "field/intercepted.rs"]
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
 #[path = "field/watchdog.rs"]
@@ -20,7 +20,7 @@ use std::time::Duration;
 use deltafl::data::FederationIndex;
 use deltafl::exchange::Exchange as _;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer as _, State, train};
+use deltafl::training::{Event, Observer as _, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
 use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
@@ -29,7 +29,7 @@ use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tokio::sync::watch;
@@ -56,7 +56,7 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.05, ..Misconduct::default() };
+    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.1, ..Misconduct::default() };
     let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
     let mut engine = host.engine(lenient(&test), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
@@ -182,7 +182,8 @@ async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in
     let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let nobody =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false).unwrap();
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false)
+            .unwrap();
     let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
     let engine = host.engine(test.rules(), never()).unwrap();
@@ -216,7 +217,7 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
     let test = TestFederation::new(EXPERIMENT);
     let host = test.host().await;
     let after = |round: u16| {
-        let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+        let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
         for (track, value) in state.tracks.iter_mut().zip([0.25, 0.5]) {
             track.params = vec![f32::from(round) + value; test.model.num_params()].into();
         }
@@ -260,7 +261,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     let mut host = test.host().await;
     let address = host.address();
     let _swarm = test.swarm(address, &options());
-    let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+    let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     for round in 0..6 {
         let mut engine = host.engine(test.rules(), never()).unwrap();
         let one = Arc::clone(&test);

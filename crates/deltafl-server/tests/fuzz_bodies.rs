@@ -24,7 +24,7 @@ use deltafl_wire::identity::{DeviceKeys, Token};
 use deltafl_wire::loopback;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device as device, from_server as server};
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 use prost::Message;
 
 const BODIES: [fn(&[u8]); 9] =
@@ -58,11 +58,11 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus.extend(from_device.map(|body| proto::FromDevice { body: Some(body) }.encode_to_vec()));
     corpus.extend(from_server.map(|body| proto::FromServer { body: Some(body) }.encode_to_vec()));
     corpus.push(question.canonical.to_vec());
-    let edition = Edition { version: 1, expires: u64::MAX };
+    let edition = RosterVersion { version: 1, expires: u64::MAX };
     corpus.push(loopback::roster(edition, ["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
     corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
-    let two =
-        wire::parts(vec![5; wire::PART + 1].into()).flat_map(|part| part.encode_length_delimited_to_vec());
+    let two = wire::fragments(vec![5; wire::FRAGMENT + 1].into())
+        .flat_map(|part| part.encode_length_delimited_to_vec());
     corpus.push(two.collect());
     corpus.extend(papers());
     corpus

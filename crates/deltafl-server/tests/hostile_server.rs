@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -37,9 +37,9 @@ use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{DrawChain, Remote, Rules};
 use deltafl_server::serve::Host;
-use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::proto::from_device;
-use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster, session_under};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
+use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use deltafl_wire::{BlobId, loopback, proto};
 use fleet::{Records, TestFederation, never, options, start_host};
 use hostile::{Heard, Hostile};
@@ -57,14 +57,14 @@ const EXPERIMENT: &str = r#"
 "#;
 
 /// A roster of the first devices of a test, as its authority signs it.
-fn roster(test: &TestFederation, edition: Edition, devices: usize) -> SignedRoster {
+fn roster(test: &TestFederation, edition: RosterVersion, devices: usize) -> SignedRoster {
     let all = test.devices();
     let names = all[..devices].iter().map(|&k| test.federation.id(k));
     loopback::roster(edition, names, |_| false).unwrap()
 }
 
-fn later(version: u64) -> Edition {
-    Edition { version, expires: u64::MAX }
+fn later(version: u64) -> RosterVersion {
+    RosterVersion { version, expires: u64::MAX }
 }
 
 fn experiment(test: &TestFederation) -> proto::Experiment {
@@ -131,7 +131,7 @@ async fn a_roster_that_was_in_force_before_is_not_taken_again() {
 async fn an_expired_roster_is_not_taken() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
-    let expired = roster(&test, Edition { version: 4, expires: 1_700_000_000 }, 10);
+    let expired = roster(&test, RosterVersion { version: 4, expires: 1_700_000_000 }, 10);
     let mut server = Hostile::start(experiment(&test), expired).await;
     let _running = device(&test, test.devices()[0], &server, DeviceState::default());
     assert_eq!(server.ready().await, None);
@@ -157,7 +157,7 @@ async fn alone(test: &TestFederation) -> Hostile {
 /// Params of a model of the test, as the newest that a server names.
 fn newest(test: &TestFederation, value: f32) -> (blake3::Hash, Bytes, proto::Blob) {
     let bytes: Bytes = value.to_le_bytes().repeat(test.model.num_params()).into();
-    let id = BlobId::of(&bytes);
+    let id = BlobId::for_bytes(&bytes);
     (id.hash, bytes, id.to_wire())
 }
 
@@ -267,11 +267,12 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
     let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
     let whole = test.experiment.plan();
-    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
+    let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> =
-            (0..10).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let cohort: Vec<CohortMember> = (0..10)
+            .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
+            .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
@@ -285,9 +286,12 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_lies() {
     let _limit = watchdog::start();
-    let offered = |guard: Guard| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
-    assert_eq!(offered(Guard::default()).await, Some(10));
-    assert_eq!(offered(Guard { adversary: Adversary::Curious, ..Guard::default() }).await, None);
+    let offered = |guard: ThreatAssumptions| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
+    assert_eq!(offered(ThreatAssumptions::default()).await, Some(10));
+    assert_eq!(
+        offered(ThreatAssumptions { adversary: Adversary::Curious, ..ThreatAssumptions::default() }).await,
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -326,11 +330,11 @@ impl Asking {
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
-        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let plan = whole.local().plan(0, &whole.tracks()[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<Drawn> = devices
-                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            let cohort: Vec<CohortMember> = devices
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
@@ -410,11 +414,11 @@ async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<E
     let sums = tokio::task::spawn_blocking(move || {
         // What the round loop does: draw among those that can be reached.
         let Reachable::Some(reachable) = engine.reachable().unwrap() else { panic!("devices come and go") };
-        let cohort: Vec<Drawn> = (0..)
+        let cohort: Vec<CohortMember> = (0..)
             .zip(reachable)
             .filter(|(_, reachable)| *reachable)
             .take(8)
-            .map(|(device, _)| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            .map(|(device, _)| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let plan = LocalPlan {
@@ -495,8 +499,11 @@ fn identity_of(device: u32) -> SigningIdentity {
 #[test]
 fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
     let _limit = watchdog::start();
-    let entry =
-        |device| Entry { name: format!("d{device}"), key: identity_of(device).public(), revoked: false };
+    let entry = |device| RosterEntry {
+        name: format!("d{device}"),
+        key: identity_of(device).public(),
+        revoked: false,
+    };
     let edition = |version| Roster::new(later(version), (0..3).map(entry).collect()).unwrap();
     let (first, second) = (edition(1), edition(2));
     let told = |replayed: Option<u32>| {

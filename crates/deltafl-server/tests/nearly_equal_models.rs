@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{Drawn, Exchange as _, Round, Sum, TrainIndex};
-use deltafl::memory::Memory;
+use deltafl::exchange::{CohortMember, CohortSum, Exchange as _, Round, TrainIndex};
+use deltafl::memory::AlgorithmState;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -131,20 +131,20 @@ impl Attack {
     }
 
     /// The sums of a question; `None` where the devices do not answer.
-    async fn ask(&mut self, asked: Asked) -> Option<Vec<Sum>> {
+    async fn ask(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
         self.ask_in_run(0, asked).await
     }
 
-    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<Sum>> {
+    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
         // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
         while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut engine = self.engine.take().unwrap();
         let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<Drawn> = (0..DEVICES)
+            let cohort: Vec<CohortMember> = (0..DEVICES)
                 .filter(|device| !asked.without.contains(device))
-                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let Asked { seed, round: index, terms, queries, .. } = asked;
             engine.set_run(run);
@@ -163,7 +163,7 @@ impl Attack {
         let key = Round {
             seed: 1,
             index: 0,
-            cohort: &[Drawn { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
+            cohort: &[CohortMember { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
             terms: Terms::PRIVATE,
             own: &[],
         }
@@ -178,7 +178,9 @@ impl Attack {
             let query = update(w.clone(), Weighting::everyone());
             let mut sum = vec![0; query.answer_len()];
             let loss = member.loss(w, &mut *worker).unwrap();
-            member.answer(&key, &query, Some(loss), &mut *worker, &mut Memory::default(), &mut sum).unwrap();
+            member
+                .answer(&key, &query, Some(loss), &mut *worker, &mut AlgorithmState::default(), &mut sum)
+                .unwrap();
             (loss, sum)
         };
         self.test.devices().into_iter().map(of_device).collect()
@@ -231,7 +233,7 @@ fn one_query_per_threshold(w: &Params, etas: &[f64], track: impl Fn(usize) -> us
 }
 
 /// The updates of single devices that the differences of consecutive sums are.
-fn devices_read(sums: &[Sum], secrets: &[(f64, Vec<u64>)]) -> usize {
+fn devices_read(sums: &[CohortSum], secrets: &[(f64, Vec<u64>)]) -> usize {
     let differences = sums.windows(2).map(|pair| difference(&pair[0].values, &pair[1].values));
     differences.filter(|read| secrets.iter().any(|(_, secret)| is_close(read, secret))).count()
 }

@@ -7,7 +7,7 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
-#[path = "field/intercepted.rs"]
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
 #[path = "field/watchdog.rs"]
@@ -16,12 +16,12 @@ mod watchdog;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use deltafl::compute::Threads;
-use deltafl::exchange::{Direct, Exchange, Reachable};
+use deltafl::exchange::{Exchange, Reachable, Simulation};
 use deltafl::question::Ask;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer as _, State, train_with};
@@ -152,10 +152,11 @@ fn play_a_server() {
         }
         event => committer.handle(event),
     };
-    let mut state = saved.unwrap_or_else(|| State::new(1, 2, &Sgd::new(&*test.model)));
+    let plan = test.experiment.plan();
+    let mut state = saved.unwrap_or_else(|| plan.start(1, &Sgd::new(&*test.model)));
     engine.inner.resume(&state).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the store has them");
-    train_with(&mut engine, &test.experiment.plan(), &mut state, options, &mut observer).unwrap();
+    train_with(&mut engine, &plan, &mut state, options, &mut observer).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the last round left them");
 }
 
@@ -231,10 +232,10 @@ async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
 /// The simulation in which the cohort of the round is one of devices that were not drawn for it first.
 fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let trainer = Sgd::new(&*test.model);
-    let compute = Threads::new(&trainer, &test.federation, 2).unwrap();
-    let inner = Direct::new(compute, &test.federation).unwrap();
+    let threads = NonZeroUsize::new(2);
+    let inner = Simulation::with_threads(&trainer, &test.federation, threads).unwrap();
     let draw = deltafl::cohort::Draw { seed: 1, round: ROUND, attempt: 0 };
-    let drawn = test.experiment.plan().sampling.cohort(inner.devices(), draw, &Reachable::Everyone);
+    let drawn = test.experiment.plan().sampling().cohort(inner.devices(), draw, &Reachable::Everyone);
     let mut reachable = vec![true; inner.devices()];
     drawn.iter().for_each(|drawn| reachable[drawn.device.place()] = false);
     let mut rounds = 0..;

@@ -43,24 +43,31 @@ async fn both(experiment: &str) -> (Records, Records) {
     diaries
 }
 
+/// The experiment with its tracks on this schedule.
+fn scheduled(experiment: &str, tracks: &str) -> String {
+    experiment.replace("cohort = 8", &format!("cohort = 8\n    tracks = \"{tracks}\""))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_training_deployed_has_the_bits_of_the_simulation() {
     let _limit = watchdog::start();
-    let (simulated, deployed) = both(PRIVATE).await;
-    assert_eq!(simulated.states.len(), 3);
-    assert_eq!(simulated.states, deployed.states);
-    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
-        assert_eq!((simulated.eta, simulated.tail), (deployed.eta, deployed.tail));
-        assert_eq!((deployed.dropped, deployed.cohort), (0, 8));
+    for (tracks, lines) in [("in-turn", 3), ("apart", 9)] {
+        let (simulated, deployed) = both(&scheduled(PRIVATE, tracks)).await;
+        assert_eq!((simulated.states.len(), deployed.records.len()), (3, lines));
+        assert_eq!(simulated.states, deployed.states);
+        for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+            assert_eq!((simulated.eta, simulated.tail), (deployed.eta, deployed.tail));
+            assert_eq!((deployed.dropped, deployed.cohort), (0, 8));
+        }
+        assert_eq!(deployed.evaluations, 0, "devices keep their figures to themselves");
     }
-    assert_eq!(deployed.evaluations, 0, "devices keep their figures to themselves");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
     let _limit = watchdog::start();
-    for quantile in ["histogram", "open"] {
-        let within = PRIVATE
+    for (quantile, tracks) in [("histogram", "in-turn"), ("histogram", "apart"), ("open", "apart")] {
+        let within = scheduled(PRIVATE, tracks)
             .replace("seed = 3 } }", "seed = 3 }, split = { within = { train = 0.7 } } }")
             .replace("rounds = 3", "rounds = 3\n    evaluate_every = 2")
             .replace("histogram", quantile);
@@ -69,9 +76,18 @@ async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
         for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
             assert_eq!(simulated.evaluations, deployed.evaluations);
             let versions: Vec<u64> = deployed.evaluations.iter().map(|told| told.version).collect();
-            let expected: &[u64] = [&[0][..], &[], &[2, 3]][deployed.round as usize];
+            let expected: &[u64] = match tracks {
+                // Each of the three tracks trains in one round, its first and its last.
+                "in-turn" => &[0, 3],
+                _ => [&[0][..], &[], &[2, 3]][deployed.round as usize],
+            };
             assert_eq!(versions, expected, "round {}", deployed.round);
-            assert!(deployed.evaluations.iter().all(|told| told.devices() == 8), "the whole cohort told");
+        }
+        // The whole cohort told, each device of one track.
+        for round in deployed.records.chunk_by(|one, other| one.round == other.round) {
+            let told = round.iter().flat_map(|record| record.evaluations.first());
+            let devices: u64 = told.map(deltafl::evaluation::CohortEvaluation::devices).sum();
+            assert!(devices == 8 || round[0].evaluations.is_empty(), "{devices}");
         }
         assert_eq!(deployed.evaluations, 0, "device by device nothing is told");
     }

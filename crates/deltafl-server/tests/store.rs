@@ -8,7 +8,7 @@ mod watchdog;
 
 use std::time::Duration;
 
-use deltafl::exchange::{Sum, Traffic};
+use deltafl::exchange::{CohortSum, Traffic};
 use deltafl_data::run_folder::checkpoint_bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -361,7 +361,7 @@ async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alo
             sums: None,
         };
         let traffic = Traffic { sums: 1, messages: 12, bytes_up: 300, bytes_down: 400 };
-        let sum = Sum { values: vec![7, u64::MAX], answered: 2, traffic, remembered: Vec::new() };
+        let sum = CohortSum { values: vec![7, u64::MAX], answered: 2, traffic, remembered: Vec::new() };
         store.keep_asked(&fence, key(0), &slot(b"losses")).await.unwrap();
         store.keep_sums(&fence, key(0), std::slice::from_ref(&sum)).await.unwrap();
         store.keep_asked(&fence, key(1), &slot(b"updates")).await.unwrap();

@@ -23,7 +23,6 @@ use bytes::Bytes;
 use certified::Certified;
 use deltafl::exchange::Exchange as _;
 use deltafl::trainer::Sgd;
-use deltafl::training::State;
 use deltafl_device::{Data, Device, Server, TimeLimits, Trust};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Limits, SessionState, Setup};
@@ -253,7 +252,7 @@ async fn the_queue_for_the_newest_params_costs_a_device_no_time_and_has_an_end()
     let turn_within = 4 * SHORT;
     // At this rate a second turn would be a matter of hours.
     let host = impatient(&test, Limits { newest_rate: 1, turn_within, ..Limits::default() }).await;
-    host.set_newest(&State::new(1, 1, &Sgd::new(&*test.model)));
+    host.set_newest(&test.experiment.plan().start(1, &Sgd::new(&*test.model)));
     let (mut first, incoming, _) = Caller::welcomed(host.address(), name(&test, 0)).await;
     let told = first.client.newest(NewestRequest { held: Vec::new() }).await.unwrap().into_inner();
     assert_eq!(told.missing.len(), 1);

@@ -1,60 +1,62 @@
-//! Model cards: what is known of a model, as far as privacy allows.
+//! Model cards: the metadata and metrics of a model, as far as privacy allows.
 
 use deltafl::evaluation::{CohortEvaluation, FigureBounds, Measure};
 use deltafl::superquantile::{Bounds, Conformity, Histogram, LossDistribution};
 use serde::{Deserialize, Serialize};
 
-/// Devices below which no percentile of a cohort is shown: among so few it is somebody.
+/// The minimum number of devices for a percentile. With fewer, a percentile identifies a device.
 pub const FEWEST_SHOWN: u64 = 5;
 
-/// What is known of a model.
+/// The metadata and metrics of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Card {
-    /// The federation.
+    /// The name of the federation.
     pub federation: String,
-    /// The level that it was trained at.
+    /// The conformity level of the model.
     pub theta: Conformity,
-    /// The algorithm.
+    /// The name of the algorithm.
     pub algorithm: String,
-    /// Rounds behind it: its version.
+    /// The version: the number of rounds that trained the model.
     pub version: u64,
-    /// The seed of its run.
+    /// The seed of the run.
     pub seed: u64,
-    /// BLAKE3 of its file, and its ETag.
+    /// The BLAKE3 hash of the model's file, which is also its ETag.
     pub blake3: String,
-    /// Size of its file.
+    /// The size of the model's file, in bytes.
     pub bytes: u64,
-    /// η in force: the (1−θ)-quantile of the cohort's losses, which the server learns in private mode too.
+    /// η: the (1−θ)-quantile of the cohort's losses. The server learns it in private mode, too.
     pub eta: Option<f64>,
-    /// BLAKE3 of the contract of its data, which is in its file: what must be done to examples before it sees them.
+    /// The BLAKE3 hash of the data contract. The model's file contains the contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
-    /// How the losses of devices lie under it.
+    /// The distribution of the devices' losses.
     pub losses: CardLosses,
-    /// How it serves the examples that devices hold out: a list of the task's metrics, the primary one first, and the loss. Empty
-    /// where no cohort was asked, or too few devices told.
+    /// The task's metrics (the primary one first) and the loss, on held-out examples.
+    ///
+    /// Empty if no cohort was evaluated or too few devices answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<HeldOutFigures>,
 }
 
-/// Between which numbers a measure lies over the devices of a cohort, on examples that they hold out.
+/// Bounds of a metric over the devices of a cohort, on held-out examples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutFigures {
-    /// Rounds behind the params that the cohort was asked about.
+    /// The version of the evaluated params.
     pub version: u64,
-    /// Devices that told.
+    /// The number of devices that answered.
     pub devices: u64,
-    /// What is measured.
+    /// The metric.
     pub measure: Measure,
-    /// Mean and percentiles over devices.
+    /// The bounds of its mean and percentiles over the devices.
     #[serde(flatten)]
     pub figures: FigureBounds,
 }
 
 impl HeldOutFigures {
-    /// What may be shown of what a cohort told: figures of every measure, the primary metric first; nothing where too few
-    /// devices told.
-    pub fn of(told: &CohortEvaluation) -> Vec<Self> {
+    /// Returns the bounds of every metric, the primary one first.
+    ///
+    /// Returns an empty list if fewer than [`FEWEST_SHOWN`] devices answered.
+    pub fn from_evaluation(told: &CohortEvaluation) -> Vec<Self> {
         let (version, devices) = (told.version, told.devices());
         if devices < FEWEST_SHOWN {
             return Vec::new();
@@ -65,45 +67,45 @@ impl HeldOutFigures {
     }
 }
 
-/// The losses of a cohort, weighted by the devices' numbers of examples.
+/// The distribution of a cohort's losses, weighted by the numbers of examples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum CardLosses {
-    /// Devices told their losses: percentiles are exact.
-    Open(Measured),
-    /// The server knows secure sums of histograms: a percentile lies within the bounds of a bin.
+    /// Exact percentiles, from the losses that the devices sent.
+    Open(LossPercentiles),
+    /// Bounds of percentiles, from secure sums of histograms.
     Private {
-        /// Percentiles.
+        /// The percentiles.
         #[serde(flatten)]
-        measured: Measured,
-        /// The sums: over the whole range of losses first, then inside the bin that the search for η chose. A list of cards
-        /// leaves them out.
+        measured: LossPercentiles,
+        /// The histograms: first over the whole range of losses, then inside the bin that contains η.
+        /// Lists of cards omit them.
         histograms: Vec<CardHistogram>,
     },
-    /// Nobody asked for them, or too few told.
+    /// No cohort was asked, or too few devices answered.
     None {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// When and on whom losses were measured.
+/// Percentiles of the loss over the devices of a cohort.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
-    /// The version of the model that the cohort was asked about: the card's, or one shortly before it.
+pub struct LossPercentiles {
+    /// The evaluated version of the model: the card's, or an earlier one.
     pub version: u64,
-    /// Devices that answered.
+    /// The number of devices that answered.
     pub devices: u64,
-    /// Percentiles of the loss.
+    /// The percentiles.
     pub percentiles: Vec<Percentile>,
 }
 
-/// A percentile and where it lies; an end that is not known is null.
+/// Bounds of a percentile. An unknown bound is null.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentile {
-    /// In percent.
+    /// The percentile, in percent.
     pub percentile: u8,
-    /// Where it lies; both ends are the same where it is exact.
+    /// Its bounds, which are equal if the value is exact.
     #[serde(flatten)]
     pub bounds: Bounds,
 }
@@ -111,24 +113,24 @@ pub struct Percentile {
 /// A histogram of losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardHistogram {
-    /// Devices in it: fewer than in the one before if some dropped out.
+    /// The number of devices counted. It may be smaller than in the first histogram after drop-outs.
     pub devices: u64,
-    /// The bins that are not empty, from the lowest; the outermost may have no end.
+    /// The non-empty bins in ascending order. The outermost bins may be unbounded.
     pub bins: Vec<CardBin>,
 }
 
-/// A bin.
+/// A bin of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardBin {
-    /// From `lower`, up to and without `upper`.
+    /// The half-open interval from `lower` to `upper`.
     #[serde(flatten)]
     pub bounds: Bounds,
-    /// Its share of the weight, to a thousandth: finer, it would give away numbers of examples.
+    /// Its share of the weight, rounded to a thousandth so that it reveals no number of examples.
     pub share: f64,
 }
 
 impl Card {
-    /// The card without its histograms, for a list of many.
+    /// Removes the histograms, for lists of cards.
     #[must_use]
     pub fn in_brief(mut self) -> Self {
         if let CardLosses::Private { histograms, .. } = &mut self.losses {
@@ -139,18 +141,18 @@ impl Card {
 }
 
 impl CardLosses {
-    /// What a card says of the losses that the cohort of a version told; `None` where no cohort was asked.
-    pub fn of(known: Option<(u64, &LossDistribution)>) -> Self {
+    /// Summarises the loss distribution of a version, or states that no cohort was asked.
+    pub fn from_distribution(known: Option<(u64, &LossDistribution)>) -> Self {
         let Some((version, distribution)) = known else {
             return Self::None { reason: "no cohort was asked for its losses at this level".to_owned() };
         };
         if distribution.devices() < FEWEST_SHOWN {
             let reason =
-                format!("fewer than {FEWEST_SHOWN} devices told: among so few a percentile is a device");
+                format!("fewer than {FEWEST_SHOWN} devices answered: a percentile would identify a device");
             return Self::None { reason };
         }
         let percentile = |(percentile, bounds)| Percentile { percentile, bounds };
-        let measured = Measured {
+        let measured = LossPercentiles {
             version,
             devices: distribution.devices(),
             percentiles: distribution.percentiles().into_iter().map(percentile).collect(),
@@ -158,13 +160,13 @@ impl CardLosses {
         match distribution {
             LossDistribution::Open { .. } => Self::Open(measured),
             LossDistribution::Private { histograms } => {
-                Self::Private { measured, histograms: histograms.iter().map(CardHistogram::of).collect() }
+                Self::Private { measured, histograms: histograms.iter().map(CardHistogram::new).collect() }
             }
         }
     }
 
-    /// When and on whom they were measured, if at all.
-    pub fn measured(&self) -> Option<&Measured> {
+    /// Returns the percentiles, if there are any.
+    pub fn measured(&self) -> Option<&LossPercentiles> {
         match self {
             Self::Open(measured) | Self::Private { measured, .. } => Some(measured),
             Self::None { .. } => None,
@@ -173,7 +175,7 @@ impl CardLosses {
 }
 
 impl CardHistogram {
-    fn of(histogram: &Histogram) -> Self {
+    fn new(histogram: &Histogram) -> Self {
         let bin =
             |(bounds, share): (Bounds, f64)| CardBin { bounds, share: (1000.0 * share).round() / 1000.0 };
         Self { devices: histogram.devices(), bins: histogram.shares().map(bin).collect() }
@@ -196,7 +198,7 @@ mod tests {
         let bins = Bins::new(0.0, 2.0, 2).unwrap();
         let histogram = Histogram::new(bins, 5, &[0, 6666, 3334, 0]);
         let distribution = LossDistribution::private(vec![histogram]).unwrap();
-        let losses = CardLosses::of(Some((7, &distribution)));
+        let losses = CardLosses::from_distribution(Some((7, &distribution)));
         let value = serde_json::to_value(&losses).unwrap();
         assert_eq!(
             (&value["mode"], &value["version"], &value["devices"]),
@@ -214,7 +216,7 @@ mod tests {
     fn the_losses_of_a_few_devices_are_not_shown() {
         let told: Vec<_> = (1..=4).map(|k| DeviceLoss::new(f64::from(k), 1.0).unwrap()).collect();
         let distribution = LossDistribution::open(&told).unwrap();
-        let losses = CardLosses::of(Some((7, &distribution)));
+        let losses = CardLosses::from_distribution(Some((7, &distribution)));
         assert!(matches!(losses, CardLosses::None { reason } if reason.contains("fewer than 5")));
     }
 
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_metrics_of_a_cohort_are_shown_between_bounds_and_those_of_a_few_devices_are_not() {
-        let shown = HeldOutFigures::of(&told(5));
+        let shown = HeldOutFigures::from_evaluation(&told(5));
         let names: Vec<&str> = shown.iter().map(|figures| figures.measure.name()).collect();
         assert_eq!(names, ["error", "loss"]);
         let value = serde_json::to_value(&shown[0]).unwrap();
@@ -244,12 +246,12 @@ mod tests {
             (value["p50"]["lower"].as_f64().unwrap(), value["p50"]["upper"].as_f64().unwrap());
         assert!(lower <= 0.305 && 0.305 <= upper && upper - lower < 0.011, "{value}");
         assert_eq!(serde_json::from_value::<HeldOutFigures>(value).unwrap(), shown[0]);
-        assert!(HeldOutFigures::of(&told(4)).is_empty());
+        assert!(HeldOutFigures::from_evaluation(&told(4)).is_empty());
     }
 
     #[test]
     fn a_level_that_nobody_was_asked_about_says_so() {
-        let value = serde_json::to_value(CardLosses::of(None)).unwrap();
+        let value = serde_json::to_value(CardLosses::from_distribution(None)).unwrap();
         assert_eq!(value["mode"], "none");
         assert!(value["reason"].as_str().is_some_and(|reason| reason.contains("no cohort")));
     }

@@ -1,7 +1,7 @@
-//! How messages are written to a stream and read from it, with little memory between two of them.
+//! A gRPC codec with small buffers.
 //!
-//! A server holds a stream for every device that is online, most of them silent at any time. What a stream keeps is
-//! therefore counted in bytes times devices: here it keeps one part of a message each way, and never more.
+//! A server keeps a stream for every connected device, and most streams are idle. The memory per
+//! stream therefore matters: this codec keeps at most one message fragment in each direction.
 
 use std::marker::PhantomData;
 
@@ -10,12 +10,12 @@ use prost::Message;
 use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-use super::PART;
+use super::FRAGMENT;
 
-/// Bytes that a stream keeps before its first message.
+/// The initial buffer size of a stream, in bytes.
 const AT_REST: usize = 512;
 
-/// Protocol Buffers in the frames of gRPC: what `T` says is sent, `U` received.
+/// Encodes `T` and decodes `U` as Protocol Buffers in gRPC frames.
 #[derive(Debug)]
 pub struct Codec<T, U>(PhantomData<(T, U)>);
 
@@ -53,7 +53,7 @@ impl<T: Message> Encoder for Outward<T> {
     type Error = Status;
 
     fn encode(&mut self, message: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        // Its exact length: a buffer that grows field by field doubles.
+        // The exact length: a buffer that grows field by field doubles.
         buffer.reserve(message.encoded_len());
         message.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
@@ -71,8 +71,10 @@ impl<U: Message + Default> Decoder for Inward<U> {
     type Item = U;
     type Error = Status;
 
-    /// Reads a message from a copy of its bytes. Were it a slice of the stream's buffer, the buffer could not be used
-    /// again while the message lives, and the stream would allocate another, twice as large.
+    /// Decodes a message from a copy of its bytes.
+    ///
+    /// A slice of the stream's buffer would keep that buffer alive as long as the message. The stream
+    /// would then allocate a second buffer, twice as large.
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let mut bytes = Vec::with_capacity(buffer.remaining());
         bytes.put(buffer);
@@ -85,9 +87,9 @@ impl<U: Message + Default> Decoder for Inward<U> {
     }
 }
 
-/// Small messages travel together, a part of a long one alone.
+/// Returns settings that batch small messages and send each fragment on its own.
 fn at_rest() -> BufferSettings {
-    BufferSettings::new(AT_REST, PART)
+    BufferSettings::new(AT_REST, FRAGMENT)
 }
 
 #[cfg(test)]
@@ -99,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::proto::Part;
-    use crate::{MAX_SAID, parts};
+    use crate::{MAX_DEVICE_MESSAGE, fragments};
 
     fn sent(messages: Vec<Part>) -> Body {
         let encoder = Codec::<Part, Part>::default().encoder();
@@ -108,26 +110,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_message_travels_one_part_at_a_time() {
-        let message = Bytes::from(vec![7; 5 * PART + 3]);
+        let message = Bytes::from(vec![7; 5 * FRAGMENT + 3]);
         let pieces: Vec<Bytes> =
-            sent(parts(message).collect()).into_data_stream().map(Result::unwrap).collect().await;
+            sent(fragments(message).collect()).into_data_stream().map(Result::unwrap).collect().await;
         assert_eq!(pieces.len(), 6);
-        assert!(pieces.iter().all(|piece| piece.len() < PART + 32));
+        assert!(pieces.iter().all(|piece| piece.len() < FRAGMENT + 32));
     }
 
     #[tokio::test]
     async fn messages_are_read_as_they_were_written() {
         let messages: Vec<Part> =
-            [0, 1, 100, PART, 1].map(|len| Part { total: 1, data: vec![9; len].into() }).into();
+            [0, 1, 100, FRAGMENT, 1].map(|len| Part { total: 1, data: vec![9; len].into() }).into();
         let decoder = Codec::<Part, Part>::default().decoder();
-        let read = Streaming::new_request(decoder, sent(messages.clone()), None, Some(MAX_SAID));
+        let read = Streaming::new_request(decoder, sent(messages.clone()), None, Some(MAX_DEVICE_MESSAGE));
         assert_eq!(read.map(Result::unwrap).collect::<Vec<_>>().await, messages);
-        let long = vec![Part { total: 1, data: vec![9; MAX_SAID].into() }];
+        let long = vec![Part { total: 1, data: vec![9; MAX_DEVICE_MESSAGE].into() }];
         let mut refused = Streaming::new_request(
             Codec::<Part, Part>::default().decoder(),
             sent(long),
             None,
-            Some(MAX_SAID),
+            Some(MAX_DEVICE_MESSAGE),
         );
         assert_eq!(refused.message().await.unwrap_err().code(), tonic::Code::OutOfRange);
     }

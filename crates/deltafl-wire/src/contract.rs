@@ -1,8 +1,9 @@
-//! The contract of the data: the shape of inputs and targets, and what is done to them before a model sees them.
+//! The data contract: the shape of inputs and targets, and their preprocessing.
 //!
-//! A server declares it, devices fetch it by its hash and apply it to their own examples, and every published model carries
-//! it: a model that was trained on normalised features is worth nothing on others. Categories and classes are found by their
-//! names where both sides have them; a device that has one which the contract does not know stays away and says why.
+//! The server declares the contract. Devices fetch it by its hash and apply it to their examples.
+//! Every published model contains it, because a model needs the preprocessing of its training data.
+//! Categories and classes are matched by name if both sides have names. A device with an unknown
+//! category or class does not take part, and logs the reason.
 
 use deltafl::data::{
     FeatureColumn, Federation, FederationBuilder, InputKind, InvalidSplit, TargetKind, WithinSplit,
@@ -13,168 +14,169 @@ use crate::{Malformed, malformed};
 
 mod coding;
 
-/// The longest contract, in bytes: a vocabulary of words stands in it as a hash.
+/// The maximum size of a contract, in bytes. A vocabulary of words is represented by its hash.
 pub const MAX_CONTRACT: usize = 16 << 20;
 
-/// What examples are, and what is done to them.
+/// The shape of examples and their preprocessing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataContract {
     /// The kind and shape of an input.
     pub inputs: InputKind,
-    /// Number of classes; 0 where targets are real numbers.
+    /// The number of classes, or 0 if targets are real numbers.
     pub classes: usize,
-    /// The names of the classes, in the order of their numbers; empty where they have none.
+    /// The names of the classes, by number. Empty if the classes have no names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_names: Vec<String>,
-    /// The columns of the table that the features were made of, with their categories; empty where there was no table.
+    /// The table columns from which the features were computed, with their categories. Empty if the
+    /// data did not come from a table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<FeatureColumn>,
-    /// How features are normalised, if they are.
+    /// The normalisation of the features, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalisation: Option<Normalisation>,
     /// The symbols of the alphabet, in the order of their codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbols: Option<String>,
-    /// BLAKE3 of the words of the vocabulary and of their vectors, in hexadecimal.
+    /// The BLAKE3 hash of the vocabulary's words and vectors, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<String>,
-    /// Which of its own examples a device trains on; on the rest it says how models serve it. All of them train where there
-    /// is no split.
+    /// The split of a device's examples into training and held-out examples. Without a split, all
+    /// examples are used for training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<WithinSplit>,
 }
 
-/// x'_j = scale_j · x_j + shift_j, a pair per feature. Of grey levels the scale holds the 1/255.
+/// x'_j = scale_j · x_j + shift_j, one pair per feature. For grey levels, the scale includes 1/255.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalisation {
     /// The factors.
     pub scale: Vec<f32>,
-    /// What is added.
+    /// The offsets.
     pub shift: Vec<f32>,
 }
 
-/// Why the data of a device does not fit a contract.
+/// The reason a device's data does not match a contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Misfit {
-    /// Inputs of another kind or shape.
-    #[error("its inputs are {found:?}, and the contract asks for {expected:?}")]
+pub enum ContractMismatch {
+    /// The inputs have a different kind or shape.
+    #[error("the inputs are {found:?}, but the contract requires {expected:?}")]
     Inputs {
-        /// Of the device.
+        /// The value of the device.
         found: InputKind,
-        /// Of the contract.
+        /// The value of the contract.
         expected: InputKind,
     },
-    /// Another number of classes; 0 stands for real numbers.
-    #[error("it has {found} classes, and the contract has {expected}")]
+    /// The number of classes differs; 0 denotes real-valued targets.
+    #[error("the data has {found} classes, but the contract has {expected}")]
     Classes {
-        /// Of the device.
+        /// The value of the device.
         found: usize,
-        /// Of the contract.
+        /// The value of the contract.
         expected: usize,
     },
-    /// A class of another name.
-    #[error("its class {class} is {found:?}, and the contract calls it {expected:?}")]
+    /// The name of a class differs.
+    #[error("class {class} is {found:?}, but the contract has {expected:?}")]
     ClassName {
-        /// Its number.
+        /// The number of the class.
         class: usize,
-        /// Of the device.
+        /// The value of the device.
         found: String,
-        /// Of the contract.
+        /// The value of the contract.
         expected: String,
     },
-    /// Another number of columns.
-    #[error("its table has {found} columns, and the contract has {expected}")]
+    /// The number of columns differs.
+    #[error("the table has {found} columns, but the contract has {expected}")]
     Columns {
-        /// Of the device.
+        /// The value of the device.
         found: usize,
-        /// Of the contract.
+        /// The value of the contract.
         expected: usize,
     },
-    /// A column of another name.
-    #[error("column {column} of its table is {found:?}, and the contract has {expected:?} there")]
+    /// The name of a column differs.
+    #[error("column {column} of the table is {found:?}, but the contract has {expected:?}")]
     Column {
-        /// Counted from 1.
+        /// The position of the column, from 1.
         column: usize,
-        /// Of the device.
+        /// The value of the device.
         found: String,
-        /// Of the contract.
+        /// The value of the contract.
         expected: String,
     },
-    /// A category that the contract does not code.
-    #[error("column {name:?} has {category:?}, which the contract does not know: it has {expected:?}")]
+    /// The contract does not contain a category.
+    #[error("column {name:?} has {category:?}, which is not in the contract: {expected:?}")]
     Category {
-        /// The column.
+        /// The name of the column.
         name: String,
-        /// Of the device.
+        /// The value of the device.
         category: String,
-        /// Of the contract.
+        /// The value of the contract.
         expected: Vec<String>,
     },
-    /// Words in place of numbers.
-    #[error("column {name:?} holds words, and the contract has numbers there")]
+    /// A column contains words instead of numbers.
+    #[error("column {name:?} contains words, but the contract has numbers")]
     Words {
-        /// The column.
+        /// The name of the column.
         name: String,
     },
-    /// Numbers in place of words.
-    #[error("column {name:?} holds numbers, and the contract has words there")]
+    /// A column contains numbers instead of words.
+    #[error("column {name:?} contains numbers, but the contract has words")]
     Numbers {
-        /// The column.
+        /// The name of the column.
         name: String,
     },
-    /// A class that the contract does not have.
-    #[error("it has the class {name:?}, which the contract does not know: it has {expected:?}")]
+    /// The contract does not contain a class.
+    #[error("class {name:?} is not in the contract: {expected:?}")]
     Class {
-        /// Of the device.
+        /// The value of the device.
         name: String,
-        /// Of the contract.
+        /// The value of the contract.
         expected: Vec<String>,
     },
-    /// More numbers than a device holds.
-    #[error("as the contract codes them its examples take {values} numbers; at most {most} are held")]
+    /// The encoded examples exceed the memory limit of a device.
+    #[error("encoded by the contract, the examples have {values} numbers; the limit is {most}")]
     TooWide {
-        /// Examples times features of the contract.
+        /// The number of examples times the number of features of the contract.
         values: u64,
-        /// How many are held.
+        /// The limit.
         most: u64,
     },
-    /// Examples that no importer lets through.
-    #[error("its examples are damaged: `deltafl data info DIR --verify` says where")]
+    /// The examples violate an invariant of the importers.
+    #[error("the examples are damaged: `deltafl data info DIR --verify` reports where")]
     Invalid,
-    /// Another alphabet.
-    #[error("its alphabet is another one than that of the contract")]
+    /// The alphabets differ.
+    #[error("the alphabet differs from the alphabet of the contract")]
     Symbols,
-    /// Another vocabulary, or other word vectors.
-    #[error("its vocabulary or its word vectors are others than those of the contract")]
+    /// The vocabularies or word vectors differ.
+    #[error("the vocabulary or word vectors differ from those of the contract")]
     Vocabulary,
-    /// Constants for another number of features.
-    #[error("the contract has constants for {found} features, and the data has {expected}")]
+    /// The number of normalisation constants differs from the number of features.
+    #[error("the contract has constants for {found} features, but the data has {expected}")]
     Normalisation {
-        /// Of the contract.
+        /// The value of the contract.
         found: usize,
-        /// Of the data.
+        /// The value of the data.
         expected: usize,
     },
-    /// No device with enough examples.
+    /// No device has enough examples.
     #[error(
-        "the contract is for devices with more than {min_examples} examples, and the largest here has {largest}"
+        "the contract requires more than {min_examples} examples per device, but the largest has {largest}"
     )]
     TooFew {
-        /// Of the contract.
+        /// The value of the contract.
         min_examples: u64,
-        /// Of the data.
+        /// The value of the data.
         largest: u64,
     },
-    /// Shares that are none.
-    #[error("the contract splits examples into shares that do not come to 1")]
+    /// The shares of the split do not sum to 1.
+    #[error("the shares of the contract's split do not sum to 1")]
     Split,
 }
 
 impl DataContract {
-    /// The contract that a federation meets, normalised as it is. How examples are split it does not say.
+    /// Returns the contract that a federation satisfies, with its normalisation and without a split.
     pub fn of(federation: &Federation) -> Self {
         let normalisation = federation
             .affine()
@@ -191,12 +193,15 @@ impl DataContract {
         }
     }
 
-    /// The contract as it travels: JSON, its keys in the order of the fields.
+    /// Encodes the contract as JSON, with keys in the order of the fields.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("text and finite numbers are JSON")
     }
 
-    /// The contract of these bytes, sound in itself.
+    /// Decodes a contract and checks its consistency.
+    ///
+    /// # Errors
+    /// Fails if the bytes are malformed or the contract is inconsistent.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let contract: Self = serde_json::from_slice(bytes).map_err(|_| malformed("contract"))?;
         let sound = contract.normalisation.as_ref().is_none_or(|Normalisation { scale, shift }| {
@@ -207,12 +212,12 @@ impl DataContract {
         if sound && shares { Ok(contract) } else { Err(malformed("contract")) }
     }
 
-    /// BLAKE3 of the contract as it travels.
+    /// Returns the BLAKE3 hash of the encoded contract.
     pub fn hash(&self) -> blake3::Hash {
         blake3::hash(&self.to_bytes())
     }
 
-    /// A federation without devices of this shape, for which a model can be built.
+    /// Returns an empty federation of this shape, for building a model.
     pub fn shape(&self) -> Federation {
         let targets = if self.classes == 0 { TargetKind::Values } else { TargetKind::Classes(self.classes) };
         let mut builder = FederationBuilder::with_target("contract", self.inputs, targets);
@@ -223,18 +228,23 @@ impl DataContract {
         builder.build()
     }
 
-    /// The same data as the contract has it: its categories and classes at the places that the contract gives them, split, and
-    /// normalised by its constants. Data whose owner has split it already stays as it is.
-    pub fn fit(&self, federation: Federation) -> Result<Federation, Misfit> {
+    /// Applies the contract to a federation.
+    ///
+    /// Categories and classes get the contract's numbers, examples are split, and features are
+    /// normalised by the contract's constants. Data that is already split keeps its split.
+    ///
+    /// # Errors
+    /// Fails if the data does not match the contract.
+    pub fn fit(&self, federation: Federation) -> Result<Federation, ContractMismatch> {
         let federation = coding::coded(self, federation)?;
         self.check(&federation)?;
         let federation = match &self.split {
             Some(split) if federation.held_out().iter().all(Option::is_none) => {
                 federation.split_within(split).map_err(|invalid| match invalid {
                     InvalidSplit::NoDevices { min_examples, largest } => {
-                        Misfit::TooFew { min_examples, largest }
+                        ContractMismatch::TooFew { min_examples, largest }
                     }
-                    _ => Misfit::Split,
+                    _ => ContractMismatch::Split,
                 })?
             }
             _ => federation,
@@ -243,32 +253,32 @@ impl DataContract {
         let expected = features(federation.kind()).unwrap_or(0);
         let found = scale.len();
         let fitted = federation.normalised_by(scale.clone(), shift.clone());
-        fitted.ok_or(Misfit::Normalisation { found, expected })
+        fitted.ok_or(ContractMismatch::Normalisation { found, expected })
     }
 
-    fn check(&self, data: &Federation) -> Result<(), Misfit> {
+    fn check(&self, data: &Federation) -> Result<(), ContractMismatch> {
         if data.kind() != self.inputs {
-            return Err(Misfit::Inputs { found: data.kind(), expected: self.inputs });
+            return Err(ContractMismatch::Inputs { found: data.kind(), expected: self.inputs });
         }
         if data.classes() != self.classes {
-            return Err(Misfit::Classes { found: data.classes(), expected: self.classes });
+            return Err(ContractMismatch::Classes { found: data.classes(), expected: self.classes });
         }
         for (class, (found, expected)) in data.class_names().iter().zip(&self.class_names).enumerate() {
             if found != expected {
                 let (found, expected) = (found.clone(), expected.clone());
-                return Err(Misfit::ClassName { class, found, expected });
+                return Err(ContractMismatch::ClassName { class, found, expected });
             }
         }
         if self.symbols.is_some() && data.symbols().is_some() && self.symbols.as_deref() != data.symbols() {
-            return Err(Misfit::Symbols);
+            return Err(ContractMismatch::Symbols);
         }
         let vocabulary = vocabulary(data);
         let differs = self.vocabulary.is_some() && vocabulary.is_some() && self.vocabulary != vocabulary;
-        if differs { Err(Misfit::Vocabulary) } else { Ok(()) }
+        if differs { Err(ContractMismatch::Vocabulary) } else { Ok(()) }
     }
 }
 
-/// Features that can be normalised; none where inputs are words or symbols.
+/// Returns the number of features that can be normalised: `None` for words and symbols.
 fn features(inputs: InputKind) -> Option<usize> {
     match inputs {
         InputKind::Bytes { dim } | InputKind::Dense { dim } => Some(dim),
@@ -276,7 +286,7 @@ fn features(inputs: InputKind) -> Option<usize> {
     }
 }
 
-/// BLAKE3 of the words and of their vectors.
+/// Returns the BLAKE3 hash of the words and their vectors.
 fn vocabulary(federation: &Federation) -> Option<String> {
     let mut hasher = blake3::Hasher::new();
     if let Some(words) = federation.words() {
@@ -349,7 +359,7 @@ mod tests {
         assert_eq!(again.hash(), fitted.hash(), "what its owner split stays");
         contract.split = Some(WithinSplit { min_examples: 10, ..split });
         let refused = contract.fit(table(&[0.0; 20], &["no", "yes"])).unwrap_err();
-        assert_eq!(refused, Misfit::TooFew { min_examples: 10, largest: 10 });
+        assert_eq!(refused, ContractMismatch::TooFew { min_examples: 10, largest: 10 });
         contract.split = Some(WithinSplit { validation: split.train, ..split });
         assert!(DataContract::from_bytes(&contract.to_bytes()).is_err());
     }

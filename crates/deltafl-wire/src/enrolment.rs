@@ -1,35 +1,35 @@
-//! Enrolment over HTTP: what a new device posts to `/v1/enrol`, and what it is answered, as JSON.
+//! Enrolment over HTTP: the JSON request and response of `/v1/enrol`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{DeviceName, FederationName, hexadecimal};
 
-/// What a device sends.
+/// The request of a new device.
 #[derive(Serialize, Deserialize)]
 pub struct EnrolRequest {
-    /// Its token.
+    /// The enrolment token.
     pub token: String,
-    /// What it wants to be called.
+    /// The name that the device requests.
     pub name: DeviceName,
-    /// The public half of its TLS key, an uncompressed point of P-256, in hexadecimal.
+    /// The public TLS key: an uncompressed point of P-256, in hexadecimal.
     pub tls_key: String,
-    /// The public half of its Ed25519 key, in hexadecimal.
+    /// The public Ed25519 key, in hexadecimal.
     #[serde(with = "hexadecimal")]
     pub signing_key: [u8; 32],
 }
 
-/// What it gets.
+/// The response to an [`EnrolRequest`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EnrolAnswer {
-    /// The federation that it is a device of.
+    /// The name of the federation.
     pub federation: FederationName,
-    /// Its number on the roster.
+    /// The index of the device on the roster.
     pub number: u32,
-    /// Its certificate, PEM.
+    /// The device's certificate, in PEM.
     pub certificate: String,
-    /// The authority's certificate, PEM.
+    /// The authority's certificate, in PEM.
     pub authority: String,
-    /// The key that rosters are signed with, in hexadecimal.
+    /// The public key that verifies rosters, in hexadecimal.
     #[serde(with = "hexadecimal")]
     pub authority_key: [u8; 32],
 }

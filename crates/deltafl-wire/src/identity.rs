@@ -1,5 +1,7 @@
-//! Who is who in a deployed federation: a private certificate authority, the server's certificate, and for each
-//! device a certificate and a signing key. The authority itself is in `deltafl-server`.
+//! Identities in a deployed federation.
+//!
+//! A private certificate authority issues the server's certificate and one certificate per device.
+//! Each device also has a signing key. The authority itself is implemented in `deltafl-server`.
 //!
 //! ```text
 //! authority ── issues ──▶ server certificate   (hosts)          TLS 1.3, both sides authenticated
@@ -7,11 +9,11 @@
 //!     └────── signs ────▶ roster entry (number, Ed25519 key)    secure aggregation
 //! ```
 //!
-//! The roster entry is signed by the authority and not by the server, because the roster is the root of trust of secure
-//! aggregation: a server that could make devices up could surround a device with them. An operator who keeps the
-//! authority's folder off the server's machine takes that power from the server altogether.
+//! The authority signs the roster entries, because the roster is the root of trust of secure
+//! aggregation: a server that could invent devices could surround a device with them. To withhold
+//! this power from the server, keep the authority's folder on another machine.
 //!
-//! Keys lie in files that only their owner may read; they are wiped from memory when dropped, and no `Debug` shows them.
+//! Only the owner of a key file may read it. Keys are zeroized when dropped, and `Debug` omits them.
 
 use std::path::PathBuf;
 
@@ -34,65 +36,65 @@ pub use name::{DeviceName, FederationName, InvalidName};
 pub use token::{InvalidToken, Token, TokenHash};
 pub use validity::{NotACertificate, Validity};
 
-/// Why an identity cannot be made, kept or used.
+/// The reason an identity cannot be created, stored or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The file system said no.
+    /// A file operation failed.
     #[error("{path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// A file that would be overwritten.
+    /// The file exists and would be overwritten.
     #[error("{path} exists already")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// A key that others on the machine can read.
-    #[error("{path} can be read by others (mode {mode:o}): chmod 600 it")]
+    /// Other users of the machine can read the key.
+    #[error("{path} can be read by other users (mode {mode:o}): run chmod 600 on it")]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions of the file.
         mode: u32,
     },
-    /// A file that holds something else.
-    #[error("{path} holds no {expected}")]
+    /// The file has unexpected contents.
+    #[error("{path} contains no {expected}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected contents.
         expected: &'static str,
     },
-    /// A host that no certificate can name.
+    /// The host cannot be named in a certificate.
     #[error("{host:?} is neither a host name nor an address")]
     Host {
-        /// What was given.
+        /// The given text.
         host: String,
     },
-    /// A public key of the wrong shape.
-    #[error("the public key of {device} is not one that a certificate can hold")]
+    /// The public key has the wrong format.
+    #[error("the public key of {device} is not valid for a certificate")]
     PublicKey {
         /// The device.
         device: DeviceName,
     },
-    /// The certificate could not be made.
-    #[error("could not make a certificate")]
+    /// The certificate could not be created.
+    #[error("could not create a certificate")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The TLS key could not be made or read.
-    #[error("the TLS key of the device cannot be made or read")]
+    /// The TLS key could not be created or read.
+    #[error("the TLS key of the device cannot be created or read")]
     Key,
     /// TLS could not be set up with these keys.
     #[error("could not set up TLS")]
     Tls(#[from] rustls::Error),
-    /// The authority's certificate is not one that TLS can trust.
+    /// TLS does not accept the authority's certificate.
     #[error("the authority's certificate cannot be used")]
     Authority(#[from] rustls::server::VerifierBuilderError),
-    /// The operating system gave no random numbers.
-    #[error("the operating system gave no random numbers")]
+    /// The operating system returned no random numbers.
+    #[error("the operating system returned no random numbers")]
     Random(#[from] getrandom::Error),
 }

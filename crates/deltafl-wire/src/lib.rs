@@ -1,35 +1,34 @@
-//! What the server and the devices of a federation say to each other: the messages of
-//! `proto/deltafl/v1/federation.proto`, what they mean, and who is who.
+//! The messages between the server and the devices of a federation, and their identities.
 //!
-//! What comes from the other side is parsed here once, into types that cannot hold a wrong value; nothing behind has to
-//! look at a field again. Here is no socket to listen on, no database and no certificate authority: `deltafl-device` and
-//! `deltafl-server` are the two ends.
+//! The messages are defined in `proto/deltafl/v1/federation.proto`. This crate parses them once, into
+//! types that cannot hold an invalid value. It opens no socket and contains no database and no
+//! certificate authority: `deltafl-device` and `deltafl-server` implement the two ends.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`proto`] and this module | messages and their limits |
 //! | [`identity`] | names, certificates, signing keys, enrolment tokens |
-//! | [`roster`] | who may take part, vouched for by the enrolment authority |
-//! | [`enrolment`] | what a new device posts, and what it is answered |
-//! | [`contract`] | what examples are, and what is done to them before a model sees them |
-//! | [`guard`] | against whom a round protects: what servers offer and devices insist on |
-//! | [`card`], [`params_file`] | what is known of a model, and the file that holds it |
-//! | [`loopback`] | a fleet whose keys anybody can compute, for one machine |
+//! | [`roster`] | the enrolled devices, signed by the enrolment authority |
+//! | [`enrolment`] | request and response of the enrolment endpoint |
+//! | [`contract`] | shape and preprocessing of the examples |
+//! | [`threat`] | the threat assumptions that a server offers and a device requires |
+//! | [`card`], [`params_file`] | metadata of a model, and the file that contains it |
+//! | [`loopback`] | a fleet with publicly derivable keys, for tests on one machine |
 
 pub mod card;
 mod codec;
 pub mod contract;
 pub mod enrolment;
-pub mod guard;
+mod fragments;
 pub mod identity;
 pub mod loopback;
 mod maybe_tls;
 pub mod params_file;
-mod parts;
 mod question;
 pub mod roster;
+pub mod threat;
 
-/// Generated from the `.proto`.
+/// Types generated from the `.proto`.
 #[expect(missing_docs, reason = "generated: the .proto is the documentation")]
 #[allow(clippy::all, rust_2018_idioms, reason = "generated")]
 pub mod proto {
@@ -37,78 +36,78 @@ pub mod proto {
 }
 
 pub use codec::{Codec, Inward, Outward};
+pub use fragments::{FragmentError, Fragments, Reassembly, fragments, fragments_from};
 pub use maybe_tls::MaybeTls;
-pub use parts::{Assembly, PartError, Parts, parts, parts_of};
-pub use question::{blob_of, blob_of_id, question};
+pub use question::{params_blob, params_blob_from_id, parse_question};
 
 use bytes::Bytes;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
-/// The longest message of a server in `Attend`, in bytes.
+/// The maximum size of a server's message in `Attend`, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// The longest message of a device, in bytes: the server reads it into a buffer of its own for each device.
-pub const MAX_SAID: usize = 64 << 10;
-/// Bytes of a chunk of `Fetch`.
+/// The maximum size of a device's message, in bytes. The server has one read buffer per device.
+pub const MAX_DEVICE_MESSAGE: usize = 64 << 10;
+/// The size of a chunk of `Fetch`, in bytes.
 pub const CHUNK: usize = 64 << 10;
-/// Bytes of a part of a message: both ends of a long-lived stream keep a buffer of about this size.
-pub const PART: usize = 4 << 10;
-/// The longest name of a device, a federation or an experiment, in bytes.
+/// The size of a message fragment, in bytes. Both ends of a stream keep a buffer of about this size.
+pub const FRAGMENT: usize = 4 << 10;
+/// The maximum length of the name of a device, a federation or an experiment, in bytes.
 pub const MAX_NAME: usize = 256;
-/// The most queries in a question, and so the most tracks of a federation.
+/// The maximum number of queries in a question, and therefore of tracks in a federation.
 pub const MAX_QUERIES: usize = deltafl::question::MAX_QUERIES;
 
-/// A message that does not say what it should.
+/// The error of a message with a missing or invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` is missing or malformed")]
 pub struct Malformed {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
 }
 
-/// The error of a field.
+/// Returns the error for a field.
 pub fn malformed(field: &'static str) -> Malformed {
     Malformed { field }
 }
 
-/// Bytes of a known hash and length.
+/// The hash and length of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobId {
-    /// BLAKE3.
+    /// The BLAKE3 hash.
     pub hash: blake3::Hash,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
 impl BlobId {
-    /// The id of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// Computes the id of `bytes`.
+    pub fn for_bytes(bytes: &[u8]) -> Self {
         Self { hash: blake3::hash(bytes), len: bytes.len() as u64 }
     }
 
-    /// The id as a message carries it.
+    /// Converts the id to its protobuf message.
     pub fn to_wire(self) -> proto::Blob {
         proto::Blob { hash: Bytes::copy_from_slice(self.hash.as_bytes()), len: self.len }
     }
 
-    /// The id that a message carries.
+    /// Parses the id from its protobuf message.
     pub fn from_wire(blob: Option<proto::Blob>) -> Result<Self, Malformed> {
         let blob = blob.ok_or(malformed("blob"))?;
         Ok(Self { hash: hash(&blob.hash)?, len: blob.len })
     }
 }
 
-/// A BLAKE3 hash.
+/// Parses a BLAKE3 hash.
 pub fn hash(bytes: &[u8]) -> Result<blake3::Hash, Malformed> {
     Ok(blake3::Hash::from_bytes(array(bytes, "hash")?))
 }
 
-/// Bytes of a field whose length is known.
+/// Parses a field of exactly `N` bytes.
 pub fn array<const N: usize>(bytes: &[u8], field: &'static str) -> Result<[u8; N], Malformed> {
     bytes.try_into().map_err(|_| malformed(field))
 }
 
-/// A name of a sensible length.
+/// Checks the length of a name.
 pub(crate) fn name(name: String, field: &'static str) -> Result<String, Malformed> {
     if name.is_empty() || name.len() > MAX_NAME { Err(malformed(field)) } else { Ok(name) }
 }

@@ -1,15 +1,15 @@
-//! A fleet whose keys anybody can compute: for demonstrations, tests and load on one machine.
+//! A fleet with publicly derivable keys, for demonstrations, tests and load on one machine.
 //!
-//! Server and devices that are started with `--insecure` talk over a loopback address without certificates, and derive
-//! every key from a name. Secure aggregation runs as in the field; only the question who is who is left open.
+//! A server and devices started with `--insecure` use a loopback address without certificates, and
+//! derive every key from a name. Secure aggregation runs as usual; only authentication is missing.
 
 use ed25519_dalek::{Signer, SigningKey};
 use zeroize::Zeroizing;
 
 use crate::identity::Credentials;
-use crate::roster::{Edition, Entry, Roster, RosterError, SignedRoster};
+use crate::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 
-/// The enrolment authority of every such fleet.
+/// Returns the enrolment authority of every loopback fleet.
 fn authority() -> SigningKey {
     SigningKey::from_bytes(&secret("authority", ""))
 }
@@ -20,26 +20,29 @@ fn secret(role: &str, name: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(*hasher.finalize().as_bytes())
 }
 
-/// The keys of the device of this name.
+/// Returns the keys of the device with this name.
 pub fn credentials(name: &str) -> Credentials {
     let signing = secret("device", name);
     Credentials { name: name.to_owned(), signing, authority: authority().verifying_key().to_bytes() }
 }
 
-/// The roster of these devices, in this order; those whom `revoked` picks are revoked.
+/// Returns the signed roster of these devices, in this order. `revoked` selects the revoked ones.
+///
+/// # Errors
+/// Fails if two names are equal.
 pub fn roster<'n>(
-    edition: Edition,
+    edition: RosterVersion,
     names: impl Iterator<Item = &'n str>,
     revoked: impl Fn(&str) -> bool,
 ) -> Result<SignedRoster, RosterError> {
     let entry = |name: &str| {
         let key = SigningKey::from_bytes(&secret("device", name)).verifying_key().to_bytes();
-        Entry { name: name.to_owned(), key, revoked: revoked(name) }
+        RosterEntry { name: name.to_owned(), key, revoked: revoked(name) }
     };
     Ok(signed(&Roster::new(edition, names.map(entry).collect())?))
 }
 
-/// A roster with the signature of the authority of every such fleet.
+/// Signs a roster with the key of the loopback authority.
 pub fn signed(roster: &Roster) -> SignedRoster {
     SignedRoster::new(roster, |message| authority().sign(message).to_bytes())
 }

@@ -1,4 +1,4 @@
-//! A TCP connection, with or without TLS in it.
+//! A TCP connection, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection, with or without TLS in it.
+/// A TCP connection, with or without TLS.
 #[derive(Debug)]
 pub enum MaybeTls<T> {
-    /// Without: on one machine.
+    /// Without TLS, on one machine.
     Plain(TcpStream),
-    /// With it.
+    /// With TLS.
     Tls(Box<T>),
 }
 
@@ -41,7 +41,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MaybeTls<T> {
         }
     }
 
-    /// Several slices at once: the head of an HTTP/2 frame and its data are one record of TLS, not two.
+    /// Writes several slices at once, so that the header and data of an HTTP/2 frame share a TLS record.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,8 +1,8 @@
-//! The params of one track as a safetensors file: what a blob holds and what a device pulls.
+//! The params of one track as a safetensors file.
 //!
-//! w stands there as the model's tensors, by PyTorch's names and in its layouts, so that `torch.nn.Module.load_state_dict` takes
-//! the file; the rest stands as JSON beside them. Nothing in it says when it was written, so that equal params have equal
-//! hashes.
+//! The file contains the model's tensors with PyTorch's names and layouts, so that
+//! `torch.nn.Module.load_state_dict` accepts it. Metadata is stored as JSON. The file contains no
+//! timestamp, so equal params have equal hashes.
 
 use std::collections::HashMap;
 
@@ -16,36 +16,39 @@ use crate::contract::DataContract;
 
 const KEY: &str = "deltafl";
 
-/// What a file of params says of itself.
+/// The metadata of a params file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelAbout {
-    /// The federation that trained it.
+    /// The name of the federation that trained the model.
     pub federation: String,
     /// The model, as in an experiment file.
     pub model: ModelSpec,
-    /// Its tensors, in the order of w.
+    /// The tensors, in the order of w.
     pub tensors: Vec<Tensor>,
-    /// How, and at which level θ.
+    /// The algorithm and the level θ.
     #[serde(flatten)]
     pub label: TrackLabel,
-    /// What was done to the examples that it was trained on, and must be done to others.
+    /// The preprocessing of the examples, in training and in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<DataContract>,
 }
 
-/// Why bytes are no params.
+/// The reason a params file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParamsFileError {
-    /// Not a whole safetensors file.
+    /// The file is not a complete safetensors file.
     #[error("the file is damaged or truncated")]
     Damaged,
-    /// Another program's file.
-    #[error("the file holds no params of a federation")]
+    /// The file was written by another program.
+    #[error("the file contains no params of a federation")]
     Foreign,
 }
 
-/// The bytes of a file.
+/// Encodes params and their metadata.
+///
+/// # Errors
+/// Fails if the params do not match the tensors of `about`.
 pub fn write_params(about: &ModelAbout, params: &Params) -> Result<Vec<u8>, ParamsFileError> {
     let json = serde_json::to_string(about).map_err(|_| ParamsFileError::Foreign)?;
     if params.len() != about.tensors.iter().map(Tensor::len).sum::<usize>() {
@@ -65,7 +68,10 @@ pub fn write_params(about: &ModelAbout, params: &Params) -> Result<Vec<u8>, Para
     serialize(views, Some(metadata)).map_err(|_| ParamsFileError::Foreign)
 }
 
-/// The params of a file, and what it says of itself.
+/// Decodes params and their metadata.
+///
+/// # Errors
+/// Fails if the file is damaged or was written by another program.
 pub fn read_params(bytes: &[u8]) -> Result<(ModelAbout, Params), ParamsFileError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| ParamsFileError::Damaged)?;
     let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).ok_or(ParamsFileError::Foreign)?;

@@ -1,7 +1,7 @@
-//! Who belongs to the federation: names, places and signing keys, vouched for by the enrolment authority.
+//! The roster: names, indices and signing keys of the enrolled devices, signed by the authority.
 //!
-//! A device believes nobody else about its neighbours in secure aggregation: a server that could make devices up would be
-//! alone with the one that it wants to see.
+//! A device accepts the keys of its neighbours in secure aggregation only from a signed roster. A
+//! server that could invent devices could otherwise surround one device with its own.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -14,94 +14,98 @@ use prost::Message as _;
 
 use crate::{Malformed, array, malformed, name, proto};
 
-/// The longest roster, in bytes: half a million devices.
+/// The maximum size of a roster, in bytes. It allows about half a million devices.
 pub const MAX_ROSTER: usize = 64 << 20;
 
-/// A device of the federation.
+/// A device on the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name: the id of the device in the federation's data, and in its certificate.
+pub struct RosterEntry {
+    /// The name of the device, in the federation's data and in its certificate.
     pub name: String,
-    /// Its Ed25519 public key.
+    /// The Ed25519 public key of the device.
     pub key: [u8; 32],
-    /// It takes part no more. Its place stays, so that the others keep theirs.
+    /// Whether the device is excluded. Its entry remains, so that no index changes.
     pub revoked: bool,
 }
 
-/// Why a roster is not believed.
+/// The reason a roster is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RosterError {
-    /// It cannot be read.
+    /// The bytes cannot be parsed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Two devices of one name.
-    #[error("device {0} has the name of another")]
+    /// Two devices have the same name.
+    #[error("device {0} has the name of another device")]
     Duplicate(u32),
-    /// A key that is not sound.
-    #[error("the key of device {0} is not a sound Ed25519 key")]
+    /// A key is not a valid Ed25519 key.
+    #[error("the key of device {0} is not a valid Ed25519 key")]
     Key(u32),
-    /// The authority did not sign it.
+    /// The authority's signature is missing or wrong.
     #[error("the enrolment authority did not sign the roster")]
     Signature,
-    /// Older than one that this device has seen.
-    #[error("the server shows roster {version}, and this device has seen {seen}: it was rolled back")]
+    /// The roster is older than one that this device has accepted.
+    #[error("the server sent roster {version} after roster {seen}: it was rolled back")]
     RolledBack {
-        /// The version shown.
+        /// The version received.
         version: u64,
-        /// The newest version that this device has seen.
+        /// The newest version that this device has accepted.
         seen: u64,
     },
-    /// Two rosters of one version.
-    #[error("the server shows another roster {0} than the one that this device has seen")]
+    /// Two different rosters have the same version.
+    #[error("the server sent two different rosters of version {0}")]
     TwoOfOneVersion(u64),
-    /// Its time is over.
-    #[error("roster {0} has expired: the authority is to sign it anew")]
+    /// The roster has expired.
+    #[error("roster {0} has expired: the authority must sign a new one")]
     Expired(u64),
 }
 
-/// Which roster it is, and until when devices take it.
+/// The version and expiry of a roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edition {
-    /// Grows with every roster that the authority signs.
+pub struct RosterVersion {
+    /// The version. It increases with every roster that the authority signs.
     pub version: u64,
-    /// Seconds since 1970.
+    /// The expiry, in seconds since 1970.
     pub expires: u64,
 }
 
-impl Edition {
-    /// A version that expires so long from now.
-    pub fn lasting(version: u64, lifetime: Duration) -> Self {
+impl RosterVersion {
+    /// Returns a version that expires after `lifetime` from now.
+    pub fn expiring_in(version: u64, lifetime: Duration) -> Self {
         Self { version, expires: since_1970().saturating_add(lifetime).as_secs() }
     }
 
-    /// How long devices still take it; `None` when it has expired.
-    pub fn left(&self) -> Option<Duration> {
+    /// Returns the time until expiry, or `None` if the roster has expired.
+    pub fn time_left(&self) -> Option<Duration> {
         Duration::from_secs(self.expires).checked_sub(since_1970()).filter(|left| !left.is_zero())
     }
 }
 
-/// The clock of this machine; the epoch where it stands before it.
+/// Returns the time since 1970, or zero if the clock is set before it.
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The devices of a federation. The place on the roster is the number by which cohorts and secure aggregation know a
-/// device.
+/// The devices of a federation.
+///
+/// The index on the roster identifies a device in cohorts and in secure aggregation.
 #[derive(Clone, Debug)]
 pub struct Roster {
-    edition: Edition,
-    entries: Vec<Entry>,
+    edition: RosterVersion,
+    entries: Vec<RosterEntry>,
     places: HashMap<String, u32>,
-    /// What the server committed to draw cohorts by.
+    /// The server's commitment to the randomness that draws cohorts.
     draws: Option<[u8; 32]>,
     /// Runs that the authority allows.
     runs: u64,
 }
 
 impl Roster {
-    /// A roster of these devices, in this order.
-    pub fn new(edition: Edition, entries: Vec<Entry>) -> Result<Self, RosterError> {
+    /// Creates a roster with these devices, in this order.
+    ///
+    /// # Errors
+    /// Fails if two devices have the same name.
+    pub fn new(edition: RosterVersion, entries: Vec<RosterEntry>) -> Result<Self, RosterError> {
         let mut places = HashMap::with_capacity(entries.len());
         for (place, entry) in (0..).zip(&entries) {
             if places.insert(entry.name.clone(), place).is_some() {
@@ -111,7 +115,7 @@ impl Roster {
         Ok(Self { edition, entries, places, draws: None, runs: 1 })
     }
 
-    /// The same devices, whose cohorts are drawn by the chain of this commitment.
+    /// Sets the commitment of the hash chain that draws cohorts.
     #[must_use]
     pub fn with_draws(self, commitment: Option<[u8; 32]>) -> Self {
         Self { draws: commitment, ..self }
@@ -129,28 +133,33 @@ impl Roster {
         self.runs
     }
 
-    /// Whether cohorts are drawn, and not chosen by the server.
-    pub fn is_drawn(&self) -> bool {
+    /// Returns whether a committed hash chain draws the cohorts, instead of the server.
+    pub fn has_committed_draws(&self) -> bool {
         self.draws.is_some()
     }
 
-    /// Which roster it is.
-    pub fn edition(&self) -> Edition {
+    /// Returns the version and expiry.
+    pub fn edition(&self) -> RosterVersion {
         self.edition
     }
 
-    /// The devices.
-    pub fn entries(&self) -> &[Entry] {
+    /// Returns the devices, by index.
+    pub fn entries(&self) -> &[RosterEntry] {
         &self.entries
     }
 
-    /// The place of a device.
+    /// Returns the index of a device.
     pub fn index(&self, name: &str) -> Option<u32> {
         self.places.get(name).copied()
     }
 
-    /// The verifying keys of the devices that are not revoked, and how cohorts are drawn from them: from the hash of the roster
-    /// and the authority's signature, which no server can foresee.
+    /// Returns the verifying keys of the devices that are not revoked.
+    ///
+    /// If the roster contains a draw commitment, the result also contains the salt of the draws. The
+    /// salt depends on the authority's signature, so the server cannot predict it.
+    ///
+    /// # Errors
+    /// Fails if a key is not a valid Ed25519 key.
     pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<KeyRoster, RosterError> {
         let mut keys = KeyRoster::new();
         for (place, entry) in (0..).zip(&self.entries).filter(|(_, entry)| !entry.revoked) {
@@ -162,41 +171,46 @@ impl Roster {
         })
     }
 
-    /// The bytes of the roster, as devices fetch them.
+    /// Encodes the roster as devices fetch it.
     pub fn encode(&self) -> Bytes {
-        let entry = |entry: &Entry| proto::RosterEntry {
+        let entry = |entry: &RosterEntry| proto::RosterEntry {
             device: entry.name.clone(),
             key: Bytes::copy_from_slice(&entry.key),
             revoked: entry.revoked,
         };
-        let Edition { version, expires } = self.edition;
+        let RosterVersion { version, expires } = self.edition;
         let entries = self.entries.iter().map(entry).collect();
         let draws = self.draws.map(|commitment| Bytes::copy_from_slice(&commitment)).unwrap_or_default();
         proto::RosterBlob { entries, version, expires, draws, runs: self.runs }.encode_to_vec().into()
     }
 
-    /// The roster of these bytes.
+    /// Decodes a roster.
+    ///
+    /// # Errors
+    /// Fails if the bytes are malformed or two devices have the same name.
     pub fn decode(bytes: Bytes) -> Result<Self, RosterError> {
         let blob = proto::RosterBlob::decode(bytes).map_err(|_| malformed("roster"))?;
         let entry = |entry: proto::RosterEntry| {
             let (key, revoked) = (array(&entry.key, "key")?, entry.revoked);
-            Ok(Entry { name: name(entry.device, "device")?, key, revoked })
+            Ok(RosterEntry { name: name(entry.device, "device")?, key, revoked })
         };
-        let edition = Edition { version: blob.version, expires: blob.expires };
+        let edition = RosterVersion { version: blob.version, expires: blob.expires };
         let draws = if blob.draws.is_empty() { None } else { Some(array(&blob.draws, "draws")?) };
         let entries = blob.entries.into_iter().map(entry).collect::<Result<_, Malformed>>()?;
         Ok(Self::new(edition, entries)?.with_draws(draws).with_runs(blob.runs))
     }
 }
 
-/// What the draws of a roster start from.
+/// Computes the salt of a roster's draws.
 fn salt(hash: &blake3::Hash, signature: &[u8; 64]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key("deltafl draws from a signed roster v1");
     *hasher.update(hash.as_bytes()).update(signature).finalize().as_bytes()
 }
 
-/// The session of the rounds that a server runs with a roster. It stands in the digest of a round's parameters, and so in every
-/// signature, commitment and key: what was said under one roster means nothing under another.
+/// Computes the session identifier of the rounds under a roster.
+///
+/// The identifier is part of the digest of a round's parameters, and therefore of every signature,
+/// commitment and key. Messages signed under one roster are invalid under another.
 pub fn session_under(session: &[u8; 16], roster: &blake3::Hash) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_derive_key("deltafl session under a roster v1");
     hasher.update(session).update(roster.as_bytes());
@@ -210,35 +224,38 @@ pub fn session_under(session: &[u8; 16], roster: &blake3::Hash) -> [u8; 16] {
 pub struct SignedRoster {
     /// The encoded roster.
     pub bytes: Bytes,
-    /// Ed25519 over [`Self::message`].
+    /// The Ed25519 signature of [`Self::message`].
     pub signature: [u8; 64],
 }
 
 impl SignedRoster {
-    /// A roster with the signature that the authority gives.
+    /// Encodes a roster and signs it with `sign`.
     pub fn new(roster: &Roster, sign: impl FnOnce(&[u8]) -> [u8; 64]) -> Self {
         let bytes = roster.encode();
         let signature = sign(&Self::message(&bytes));
         Self { bytes, signature }
     }
 
-    /// What the authority signs.
+    /// Returns the message that the authority signs.
     pub fn message(bytes: &[u8]) -> Vec<u8> {
-        Self::message_of(&blake3::hash(bytes))
+        Self::message_for_hash(&blake3::hash(bytes))
     }
 
-    fn message_of(hash: &blake3::Hash) -> Vec<u8> {
+    fn message_for_hash(hash: &blake3::Hash) -> Vec<u8> {
         [b"deltafl roster v2\0", hash.as_bytes().as_slice()].concat()
     }
 
-    /// Whether the authority signed the roster of this hash.
+    /// Returns whether the authority signed the roster with this hash.
     pub fn verifies(hash: &blake3::Hash, signature: &[u8; 64], authority: &[u8; 32]) -> bool {
-        let message = Self::message_of(hash);
+        let message = Self::message_for_hash(hash);
         let signature = Signature::from_bytes(signature);
         VerifyingKey::from_bytes(authority).is_ok_and(|key| key.verify_strict(&message, &signature).is_ok())
     }
 
-    /// The roster, if the authority signed it.
+    /// Verifies the authority's signature and decodes the roster.
+    ///
+    /// # Errors
+    /// Fails if the signature is wrong or the roster is malformed.
     pub fn open(&self, authority: &[u8; 32]) -> Result<Roster, RosterError> {
         if !Self::verifies(&blake3::hash(&self.bytes), &self.signature, authority) {
             return Err(RosterError::Signature);
@@ -254,11 +271,11 @@ mod tests {
 
     use super::*;
 
-    const EDITION: Edition = Edition { version: 7, expires: u64::MAX };
+    const EDITION: RosterVersion = RosterVersion { version: 7, expires: u64::MAX };
 
-    fn entry(name: &str, seed: u8) -> Entry {
+    fn entry(name: &str, seed: u8) -> RosterEntry {
         let key = SigningIdentity::from_secret(DeviceId(0), &[seed; 32]).public();
-        Entry { name: name.to_owned(), key, revoked: false }
+        RosterEntry { name: name.to_owned(), key, revoked: false }
     }
 
     fn signed(roster: &Roster, authority: &SigningKey) -> SignedRoster {
@@ -292,7 +309,7 @@ mod tests {
     #[test]
     fn draws_are_under_the_signature_and_start_from_it() {
         let roster = Roster::new(EDITION, vec![entry("anna", 3)]).unwrap();
-        assert!(!Roster::decode(roster.encode()).unwrap().is_drawn());
+        assert!(!Roster::decode(roster.encode()).unwrap().has_committed_draws());
         let drawn = roster.clone().with_draws(Some([5; 32]));
         assert_ne!(drawn.encode(), roster.encode());
         let read = Roster::decode(drawn.encode()).unwrap();
@@ -321,7 +338,7 @@ mod tests {
         let authority = SigningKey::from_bytes(&[1; 32]);
         let entries = vec![entry("anna", 3)];
         let signed = signed(&Roster::new(EDITION, entries.clone()).unwrap(), &authority);
-        for edition in [Edition { version: 8, ..EDITION }, Edition { expires: 1, ..EDITION }] {
+        for edition in [RosterVersion { version: 8, ..EDITION }, RosterVersion { expires: 1, ..EDITION }] {
             let bytes = Roster::new(edition, entries.clone()).unwrap().encode();
             let forged = SignedRoster { bytes, ..signed.clone() };
             let opened = forged.open(authority.verifying_key().as_bytes());
@@ -331,10 +348,14 @@ mod tests {
 
     #[test]
     fn an_edition_ends() {
-        assert_eq!(Edition { version: 1, expires: 1 }.left(), None);
+        assert_eq!(RosterVersion { version: 1, expires: 1 }.time_left(), None);
         let hour = Duration::from_secs(3600);
-        assert!(Edition::lasting(1, hour).left().is_some_and(|left| left <= hour && left > hour / 2));
-        assert!(EDITION.left().is_some());
+        assert!(
+            RosterVersion::expiring_in(1, hour)
+                .time_left()
+                .is_some_and(|left| left <= hour && left > hour / 2)
+        );
+        assert!(EDITION.time_left().is_some());
     }
 
     #[test]

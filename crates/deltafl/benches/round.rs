@@ -5,19 +5,18 @@
 //! the smallest model there is and drowns in a larger one. Figures in ARCHITECTURE.md.
 
 use std::hint::black_box;
+use std::num::NonZeroUsize;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Draw, Sampling};
-use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Direct, Reachable};
+use deltafl::exchange::{Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::Conformity;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, State, train};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Plan, Records, train};
 
 fn sampling() -> Sampling {
     Sampling { cohort_size: 100, with_replacement: false, availability: Availability::default() }
@@ -49,19 +48,13 @@ fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32
         let federation = federation(devices, classes);
         let model = model.build(&federation, Isa::detect()).expect("the model fits the features");
         let trainer = Sgd::new(&*model);
-        let compute = Threads::new(&trainer, &federation, 1).expect("a thread");
-        let mut exchange = Direct::new(compute, &federation).expect("there are devices");
+        let one = Some(NonZeroUsize::MIN);
+        let mut exchange = Simulation::with_threads(&trainer, &federation, one).expect("there are devices");
         let half = Conformity::try_from(0.5).expect("in (0, 1]");
-        let plan = Plan {
-            rounds: u64::MAX,
-            sampling: sampling(),
-            local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.01, decay: None },
-            evaluate_every: u64::MAX,
-            held_out: None,
-            terms: Terms::OPEN,
-            tracks: vec![Track::fed_avg(), Tail::new(half).into()],
-        };
-        let mut state = State::new(1, 2, &trainer);
+        let plan = Plan::builder().rounds(u64::MAX).evaluate_every(u64::MAX).sampling(sampling());
+        let plan = plan.learning_rate(0.01).track(Track::fed_avg()).track(Tail::new(half));
+        let plan = plan.build().expect("a valid plan");
+        let mut state = plan.start(1, &trainer);
         state.round = 1; // round 0 would evaluate every device
         group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
             bencher.iter(|| {

@@ -4,31 +4,18 @@
 //! a = tanh(x U + p),   z = a V + q,   f = −log softmax(z)_y
 //! ```
 //!
-//! Five methods make a model: how many parameters, where they start, how much memory a batch needs, loss with
-//! gradient, and loss with errors. It reads and writes plain slices and allocates nothing; the trainer does the rest.
+//! A model has five methods: the number of its params, their start, the memory for a batch, the loss
+//! with its gradient, and the loss with the number of errors. It reads and writes plain slices and
+//! allocates nothing. The trainer does the rest.
 //!
 //! ```console
 //! cargo run --release --example own_model
 //! ```
 
 use std::error::Error;
-use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 
-use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::compute::Threads;
-use deltafl::data::synthetic::Glyphs;
-use deltafl::data::{Normalise, Split};
-use deltafl::exchange::Direct;
-use deltafl::metrics::Figures;
-use deltafl::model::{Batch, Model, Score};
-use deltafl::stream::Stream;
-use deltafl::superquantile::Conformity;
-use deltafl::task::ERRORS;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Event, Local, ObserverError, Plan, State, train};
+use deltafl::{data::Normalise, metrics::Figures, prelude::*, stream::Stream, task::ERRORS};
 
 /// A perceptron with one hidden layer. Parameters in flat order: U, p, V, q.
 struct Perceptron {
@@ -151,29 +138,19 @@ fn print_errors(event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let glyphs = Glyphs { devices: NonZeroU32::new(100).ok_or("no devices")?, ..Glyphs::default() };
+    let glyphs = Glyphs { devices: 100.try_into()?, ..Glyphs::default() };
     let federation = glyphs.build().normalised(Normalise::MeanRatio);
     let model = Perceptron { inputs: 784, hidden: 32, classes: federation.classes() };
+    let trainer = Sgd::new(&model);
 
-    let plan = Plan {
-        rounds: 20,
-        sampling: Sampling {
-            cohort_size: 20,
-            with_replacement: false,
-            availability: Availability::default(),
-        },
-        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
-        evaluate_every: 5,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
-    };
+    let half = Tail::new(Conformity::try_from(0.5)?);
+    let plan = Plan::builder().rounds(20).cohort(20).evaluate_every(5);
+    let plan = plan.track(Track::fed_avg()).track(half).build()?;
 
     println!("test error over the devices, mean and 90th percentile");
     println!("round{:>29}{:>28}", "FedAvg", "Δ-FL, θ = 0.5");
-    let trainer = Sgd::new(&model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 0)?, &federation)?;
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
-    train(&mut exchange, &plan, &mut state, &mut print_errors)?;
+    let mut simulation = Simulation::new(&trainer, &federation)?;
+    let mut state = plan.start(1, &trainer);
+    train(&mut simulation, &plan, &mut state, &mut print_errors)?;
     Ok(())
 }

@@ -13,26 +13,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deltafl::algorithm::{Quantile, Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::{Block, Compute, ComputeError, Remembered, Threads, UpdateTask};
 use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputColumn, InputKind, Normalise, Split,
 };
-use deltafl::exchange::Direct;
+use deltafl::exchange::Simulation;
 use deltafl::kernel::Isa;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::metrics::Figures;
 use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, UpdateSum, add_wrapping};
 use deltafl::question::RoundKey;
-use deltafl::server_step::{Applied, Mean, ServerStep};
+use deltafl::server_step::{Mean, ServerStep, ServerStepInput};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::task::Task;
 use deltafl::terms::{Clip, Terms, TrackSchedule};
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, State, train};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Plan, Records, train};
 
 const ROUNDS: u64 = 100;
 /// C: near the median length of honest updates in the second half of a run without liars, which the first line tells.
@@ -142,7 +141,12 @@ struct Checked {
 }
 
 impl ServerStep for Checked {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         // A thousandth for entries and weights that are rounded; the server of a deployment counts it out.
         if norm(sum)? <= CLIP * 1.001 {
             return Mean.apply(at, sum, memory);
@@ -208,9 +212,10 @@ impl Case {
         let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
         let trainer = Sgd::new(&*model);
         let lengths = (liars.is_empty() && self.defence == Defence::Nothing).then(Vec::new);
-        let threads = Threads::new(&trainer, &federation, 0)?;
-        let mut exchange = Direct::new(Fleet { threads, liars, lie: self.lie, lengths }, &federation)?;
-        let (mut state, mut records) = (State::new(seed, plan.tracks.len(), &trainer), Records::default());
+        let threads = Threads::new(&trainer, &federation, None)?;
+        let mut exchange =
+            Simulation::with_compute(Fleet { threads, liars, lie: self.lie, lengths }, &federation)?;
+        let (mut state, mut records) = (plan.start(seed, &trainer), Records::default());
         train(&mut exchange, &plan, &mut state, &mut records)?;
         let (_, splits) = records.evaluations.last().ok_or("no evaluation")?;
         let test = splits.iter().find(|split| split.split == Split::Test).ok_or("no test devices")?;
@@ -219,9 +224,9 @@ impl Case {
             Ok([figures.mean, figures.percentile(90).unwrap_or(f64::NAN)].map(|error| 100.0 * error))
         };
         Ok(Told {
-            errors: (0..plan.tracks.len()).map(figures).collect::<Result<_, Box<dyn Error>>>()?,
+            errors: (0..plan.tracks().len()).map(figures).collect::<Result<_, Box<dyn Error>>>()?,
             thrown_away: thrown_away.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
-            lengths: exchange.fleet().compute().lengths.clone().unwrap_or_default(),
+            lengths: exchange.compute().lengths.clone().unwrap_or_default(),
         })
     }
 
@@ -237,17 +242,10 @@ impl Case {
             }
         }
         let clip = (self.defence != Defence::Nothing).then(|| Clip::try_from(CLIP)).transpose()?;
-        let availability = Availability::default();
-        let plan = Plan {
-            rounds: ROUNDS,
-            sampling: Sampling { cohort_size: 50, with_replacement: false, availability },
-            local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
-            evaluate_every: ROUNDS,
-            held_out: None,
-            // Tracks that train in every round are compared after the same number of rounds.
-            terms: Terms { clip, schedule: TrackSchedule::Together, ..Terms::PRIVATE },
-            tracks,
-        };
+        // Tracks that train in every round are compared after the same number of rounds.
+        let terms = Terms { clip, schedule: TrackSchedule::Together, ..Terms::PRIVATE };
+        let plan = Plan::builder().rounds(ROUNDS).cohort(50).evaluate_every(ROUNDS);
+        let plan = plan.terms(terms).tracks(tracks).build()?;
         Ok((plan, thrown_away))
     }
 }

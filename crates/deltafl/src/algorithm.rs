@@ -1,16 +1,17 @@
-//! The algorithms: each a file of its own, and a line in [`ALGORITHMS`].
+//! The algorithms. Each has its own file and a line in [`ALGORITHMS`].
 //!
-//! A track of a run is trained by three parts, each a seam of its own:
+//! Three independent parts train a track of a run:
 //!
 //! ```text
-//! Selection      which devices count, and how much          crate::selection
-//! LocalTrainer   what a device does from w                  crate::trainer
-//! ServerStep     what the server makes of the sum           crate::server_step
+//! Selection      the devices that count, and their weights  crate::selection
+//! LocalTrainer   the local training of a device from w      crate::trainer
+//! ServerStep     computes w_{t+1} from the sum              crate::server_step
 //! ```
 //!
-//! An [`Algorithm`] names its options and builds the parts from them. Everything else reads the table: the experiment file
-//! checks options by it, questions find weightings in it, and tables, pages and the server take the names of tracks from
-//! it. To add an algorithm, copy `fed_avg.rs`, and add its line.
+//! An [`Algorithm`] declares its options and builds the parts from them. All other code reads the
+//! table. The experiment file validates options with it, questions look up weightings in it, and
+//! tables, pages and the server take the names of tracks from it. To add an algorithm, copy
+//! `fed_avg.rs` and add its line.
 
 use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues};
 use crate::selection::{Everyone, Selection, WeightingKind};
@@ -33,30 +34,30 @@ pub use fed_prox::FED_PROX;
 pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
 pub use track::{Track, TrackLabel, track_names};
 
-/// Every algorithm that an experiment can name.
+/// All algorithms that an experiment can name.
 pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM, &SCAFFOLD];
 
-/// One way to train a model.
+/// A training algorithm.
 #[derive(Debug)]
 pub struct Algorithm {
     /// Its name in files: `kind = "…"`.
     pub kind: &'static str,
     /// Its name in tables.
     pub title: &'static str,
-    /// What it does, in a sentence.
+    /// A one-sentence description.
     pub about: &'static str,
-    /// What can be set.
+    /// The options.
     pub options: &'static [OptionSpec],
     /// Builds its parts from checked options.
-    pub build: fn(&OptionValues) -> Result<Parts, InvalidOption>,
+    pub build: fn(&OptionValues) -> Result<AlgorithmParts, InvalidOption>,
     /// The weightings that its questions name.
     pub weightings: &'static [&'static WeightingKind],
-    /// The corrections of the local steps that its questions name.
+    /// The corrections of local steps that its questions use.
     pub corrections: &'static [&'static Correction],
 }
 
 impl Algorithm {
-    /// Checks options of this algorithm; options that are not given have their defaults.
+    /// Validates options of this algorithm. Missing options have their defaults.
     pub fn options_with<'a>(
         &self,
         given: impl IntoIterator<Item = (&'a str, OptionValue)>,
@@ -66,21 +67,21 @@ impl Algorithm {
 }
 
 /// What an algorithm is made of.
-pub struct Parts {
+pub struct AlgorithmParts {
     /// Which devices count, and how much.
     pub selection: Box<dyn Selection>,
-    /// μ of the proximal term of the local update; 0 is none.
+    /// μ of the proximal term of the local update, or 0 for none.
     pub proximal: f32,
-    /// What corrects the local steps beside it.
+    /// The correction of the local steps.
     pub correction: Option<&'static Correction>,
-    /// What the server makes of the sum.
+    /// The server step, which computes w_{t+1} from the sum.
     pub server: Box<dyn ServerStep>,
-    /// The mass of the devices that is kept: 1 where everyone counts.
+    /// The mass of the devices that is kept, or 1 if every device counts.
     pub theta: Conformity,
 }
 
 /// Everyone counts, plain SGD, the weighted mean: what an algorithm changes a part of.
-impl Default for Parts {
+impl Default for AlgorithmParts {
     fn default() -> Self {
         Self {
             selection: Box::new(Everyone),
@@ -92,18 +93,18 @@ impl Default for Parts {
     }
 }
 
-/// The algorithm of this name.
+/// Returns the algorithm with this name.
 pub fn find(kind: &str) -> Option<&'static Algorithm> {
     ALGORITHMS.iter().copied().find(|algorithm| algorithm.kind == kind)
 }
 
-/// The weighting of this name, whichever algorithm brings it.
+/// Returns the weighting with this name, of any algorithm.
 pub fn weighting_kind(name: &str) -> Option<&'static WeightingKind> {
     let all = ALGORITHMS.iter().flat_map(|algorithm| algorithm.weightings);
     all.copied().find(|kind| kind.name == name)
 }
 
-/// The correction of this name, whichever algorithm brings it.
+/// Returns the correction with this name, of any algorithm.
 pub fn correction(name: &str) -> Option<&'static Correction> {
     let all = ALGORITHMS.iter().flat_map(|algorithm| algorithm.corrections);
     all.copied().find(|correction| correction.name == name)

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{Drawn, Reachable, TrainIndex};
+use crate::exchange::{CohortMember, Reachable, TrainIndex};
 use crate::stream::{Purpose, Stream};
 
 /// The parameters of drawing a cohort.
@@ -107,9 +107,9 @@ pub struct Draw {
 impl Sampling {
     /// Draws S_t: up to m of `devices` devices, or fewer if fewer are available.
     ///
-    /// Unavailable devices are skipped in an order that does not depend on availability. If all
-    /// drawn devices are available, the cohort is the same as if every device were available.
-    pub fn cohort(&self, devices: usize, draw: Draw, present: &Reachable) -> Vec<Drawn> {
+    /// Who cannot be reached is passed over in an order that does not depend on it: a cohort whose every device can be
+    /// reached is the one that is drawn when everybody can.
+    pub fn cohort(&self, devices: usize, draw: Draw, present: &Reachable) -> Vec<CohortMember> {
         let Draw { seed, round, attempt } = draw;
         let awake = |device: u32| match &self.availability.diurnal {
             Some(diurnal) => diurnal.reachable(seed, round, device),
@@ -127,15 +127,15 @@ impl Sampling {
         }
     }
 
-    /// Removes repeated devices and keeps the order of the first draws.
-    fn counted(&self, draws: impl Iterator<Item = u32>, seed: u64, round: u64) -> Vec<Drawn> {
-        let mut cohort: Vec<Drawn> = Vec::with_capacity(self.cohort_size);
+    /// Devices drawn several times stand once, in the order of the first draw.
+    fn counted(&self, draws: impl Iterator<Item = u32>, seed: u64, round: u64) -> Vec<CohortMember> {
+        let mut cohort: Vec<CohortMember> = Vec::with_capacity(self.cohort_size);
         let mut position = HashMap::with_capacity(self.cohort_size);
         for device in draws {
             let at = *position.entry(device).or_insert(cohort.len());
             if at == cohort.len() {
                 let dropped = self.drops(device, seed, round);
-                cohort.push(Drawn { device: TrainIndex(device), times: 0, dropped });
+                cohort.push(CohortMember { device: TrainIndex(device), times: 0, dropped });
             }
             cohort[at].times += 1;
         }
@@ -176,7 +176,7 @@ impl Iterator for Permutation {
 mod tests {
     use super::*;
 
-    fn cohort(sampling: Sampling, devices: usize, seed: u64, round: u64) -> Vec<Drawn> {
+    fn cohort(sampling: Sampling, devices: usize, seed: u64, round: u64) -> Vec<CohortMember> {
         sampling.cohort(devices, Draw { seed, round, attempt: 0 }, &Reachable::Everyone)
     }
 
@@ -240,7 +240,8 @@ mod tests {
         let everyone = sampling(30).cohort(40, draw, &Reachable::Everyone);
         let absent: Vec<TrainIndex> = everyone.iter().step_by(7).map(|drawn| drawn.device).collect();
         let present = Reachable::Some((0..40).map(|k| !absent.contains(&TrainIndex(k))).collect());
-        let staying: Vec<Drawn> = everyone.into_iter().filter(|d| !absent.contains(&d.device)).collect();
+        let staying: Vec<CohortMember> =
+            everyone.into_iter().filter(|d| !absent.contains(&d.device)).collect();
         let cohort = sampling(30).cohort(40, draw, &present);
         assert_eq!((&cohort[..staying.len()], cohort.len()), (&staying[..], 30));
     }

@@ -1,13 +1,14 @@
-//! Where devices compute: forward passes and local updates.
+//! Compute backends for the devices: forward passes and local updates.
 //!
-//! Every [`Exchange`](crate::exchange::Exchange) of a simulation stands on a [`Compute`]. What does not depend on the place
-//! (who is asked what, the cache of losses, the order of tasks, equal params computed once) stands above it, in
-//! [`Fleet`](crate::exchange::Fleet). [`Threads`] computes on the CPUs of this process.
+//! A [`Simulation`](crate::exchange::Simulation) computes its devices by a [`Compute`]. Work that all
+//! implementations share belongs to the simulation: the questions of each device, the cache of losses,
+//! the order of tasks, and the evaluation of equal params. [`Threads`] computes on the CPUs of this
+//! process.
 
 use std::ops::Range;
 
 use crate::data::FederationIndex;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
@@ -18,77 +19,81 @@ mod threads;
 
 pub use threads::Threads;
 
-/// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them: the unit of a forward pass.
+/// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them. This is the unit of
+/// a forward pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The device.
     pub device: FederationIndex,
-    /// Which of its examples.
+    /// The range of its examples.
     pub examples: Range<usize>,
 }
 
-/// A local update that a device owes.
+/// A pending local update of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct UpdateTask<'a> {
     /// The device.
     pub device: FederationIndex,
     /// w.
     pub params: &'a Params,
-    /// What the server sends beside w.
+    /// The vectors that the server sends with w.
     pub sent: &'a [Params],
     /// What the device remembers, if it does.
-    pub own: Option<&'a Memory>,
+    pub own: Option<&'a AlgorithmState>,
     /// How it trains.
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
     pub weight: f64,
-    /// The sum that the update is added to.
+    /// The index of the sum to which the update is added.
     pub sum: usize,
 }
 
-/// Why devices could not be computed.
+/// The reason for which a computation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComputeError {
-    /// A device could not be computed: its data, or a trainer that a user brought, failed or panicked.
+    /// The computation of a device failed: its data or a user's trainer returned an error or
+    /// panicked.
     #[error("device {device}: {problem}")]
     Device {
-        /// Its identity.
+        /// The identity of the device.
         device: String,
-        /// What went wrong.
+        /// The error message.
         problem: TrainerError,
     },
-    /// The place where devices compute cannot be used.
+    /// The compute backend is not available.
     #[error("{place} cannot be used")]
     Unavailable {
-        /// The place.
+        /// The backend.
         place: String,
-        /// Why not.
+        /// The error reported by the backend.
         source: TrainerError,
     },
 }
 
 /// What the devices of some tasks remember now: the place of a task, and the memory of its device. Whoever remembers nothing,
 /// and whoever's update is not in the sum, is not listed.
-pub type Remembered = Vec<(usize, Memory)>;
+pub type Remembered = Vec<(usize, AlgorithmState)>;
 
-/// Where devices compute. The answers depend on the tasks alone: not on their order, nor on what else is asked.
+/// A compute backend. The answers depend only on the tasks, not on their order or on other
+/// requests.
 pub trait Compute {
-    /// How many devices are computed side by side.
+    /// Returns the number of devices that are computed in parallel.
     fn width(&self) -> usize;
 
-    /// What is predicted: which metrics the scores come to.
+    /// Returns the task, which determines the metrics of the scores.
     fn task(&self) -> Task;
 
-    /// Tells which devices will be asked for soon.
+    /// Announces the devices that will be needed soon.
     fn prefetch(&mut self, devices: &[FederationIndex]);
 
-    /// Loss and figures of each block, for each of the params.
+    /// Computes the loss and metrics of each block, for each of the params.
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError>;
 
-    /// Adds each update, coded as integers for `key.members` devices, to the sum that it names. Tasks come largest
-    /// first; a sum is as long as [`UpdateCode::len`](crate::params::UpdateCode::len) of its params says, and of what is sent
-    /// beside them. Returns what the devices remember.
+    /// Adds each update, encoded as integers for `key.members` devices, to its sum. Tasks are
+    /// sorted by decreasing size. A sum has the length
+    /// [`UpdateCode::len`](crate::params::UpdateCode::len) of its params and of the vectors sent
+    /// with them. Returns the memories of the devices.
     fn updates(
         &mut self,
         key: &RoundKey,

@@ -43,8 +43,8 @@ pub use device_split::{DeviceSplit, InvalidSplit};
 pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
 pub use normalise::{Affine, Normalise};
-pub use source::{Dropped, Source};
-pub use summary::{Bin, Splits, Spread, Summary};
+pub use source::{Dropped, Provenance};
+pub use summary::{Bin, FederationSummary, Splits, Spread};
 pub(crate) use targets::DeviceTargets;
 pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
@@ -174,7 +174,7 @@ pub struct Federation {
     /// The symbols of the alphabet, in the order of their codes.
     pub(crate) symbols: Option<String>,
     pub(crate) affine: Option<Affine>,
-    pub(crate) source: Option<Source>,
+    pub(crate) source: Option<Provenance>,
     pub(crate) device_split: Option<DeviceSplit>,
     /// The largest number of evaluated devices per split.
     pub(crate) evaluation_sample: Option<NonZeroUsize>,
@@ -257,8 +257,8 @@ impl Federation {
         self.symbols.as_deref()
     }
 
-    /// Returns the origin of the federation, if it was imported.
-    pub fn source(&self) -> Option<&Source> {
+    /// Where the federation came from, if it was imported.
+    pub fn source(&self) -> Option<&Provenance> {
         self.source.as_ref()
     }
 

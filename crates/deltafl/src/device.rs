@@ -1,22 +1,26 @@
-//! A device that takes part in a round: what it answers to a question.
+//! The answer of a device to a question.
 //!
-//! A simulation computes many devices at once through [`Compute`](crate::compute::Compute); a device of a deployed
-//! federation answers for itself with [`Member`]. Both add the same integers.
+//! A simulation computes many devices at once by a [`Compute`](crate::compute::Compute). A device of
+//! a deployed federation computes its own answer as a [`Member`]. Both use the same contributions and
+//! the same [`LossCache`], so that they add the same integers.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::data::Examples;
-use crate::evaluation;
-use crate::exchange::Evaluation;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
-use crate::params::{Params, UpdateCode};
-use crate::question::{Ask, Query, RoundKey};
+use crate::params::{Params, ParamsId};
+use crate::question::{Query, Question, RoundKey};
 use crate::stream::{Purpose, Stream};
-use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::trainer::{LocalTask, TrainerError, Worker};
+
+mod contribution;
+mod loss_cache;
+
+pub(crate) use contribution::{Contribution, add_evaluation, add_update, mean_loss};
+pub use loss_cache::LossCache;
 
 /// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
 /// blocks of a large device can be spread over threads without changing a bit.
@@ -93,58 +97,100 @@ pub struct HeldOut<'a> {
 }
 
 impl Member<'_> {
-    /// F_k(w): the mean data loss over all examples of the device (Algorithm 2, line 4).
+    /// Returns F_k(w): the mean data loss over all examples of the device (Algorithm 2, line 4).
     pub fn loss(&self, params: &Params, worker: &mut dyn Worker) -> Result<f64, TrainerError> {
         let total = score(&self.examples, params, worker)?;
-        Ok(total.loss / self.examples.len() as f64)
+        Ok(mean_loss(&total, self.examples.len() as u64))
     }
 
-    /// α_k, on the terms of the question.
+    /// Returns α_k, on the terms of the question.
     pub fn weight(&self, key: &RoundKey) -> f64 {
-        key.terms.weights.of(self.examples.len() as u64) as f64
+        key.terms.weights.weight(self.examples.len() as u64) as f64
     }
 
-    /// Adds the answer to a query to `sum`. The caller decides whether the device answers the query's track
-    /// ([`RoundKey::is_answered_by`]). `loss` is F_k at the query's params, where the query needs it.
+    /// Returns the answers to all queries of a question, one after the other.
     ///
-    /// A device whose loss is not finite counts as refused in an update and stays out of a quantile. `own` is what the device
-    /// remembers from round to round; it stays as it is unless the update is in the sum.
+    /// `is_answered` receives each query with its place. The answer is zero if it returns `false`, for
+    /// example for a track that the device does not answer ([`RoundKey::is_answered_by`]). `own` is
+    /// the memory of the device per query.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the worker fails.
+    pub fn answers(
+        &self,
+        question: &Question,
+        is_answered: impl Fn(usize, &Query) -> bool,
+        losses: &mut LossCache<ParamsId, f64>,
+        own: &mut [AlgorithmState],
+        worker: &mut dyn Worker,
+    ) -> Result<Vec<u64>, TrainerError> {
+        let Question { key, queries } = question;
+        losses.begin_round(key.seed, key.round);
+        let mut values = Vec::with_capacity(queries.iter().map(Query::answer_len).sum());
+        for (i, query) in queries.iter().enumerate() {
+            let start = values.len();
+            values.resize(start + query.answer_len(), 0);
+            if !is_answered(i, query) {
+                continue;
+            }
+            let loss = match query.needs_loss() {
+                true => Some(self.cached_loss(&query.params, losses, worker)?),
+                false => None,
+            };
+            self.answer(key, query, loss, worker, &mut own[i], &mut values[start..])?;
+        }
+        Ok(values)
+    }
+
+    fn cached_loss(
+        &self,
+        params: &Params,
+        losses: &mut LossCache<ParamsId, f64>,
+        worker: &mut dyn Worker,
+    ) -> Result<f64, TrainerError> {
+        if let Some(&loss) = losses.get(&params.id()) {
+            return Ok(loss);
+        }
+        let loss = self.loss(params, worker)?;
+        losses.insert(params.id(), loss);
+        Ok(loss)
+    }
+
+    /// Adds the answer to a query to `sum`. `loss` is F_k at the params of the query, which must be
+    /// present if the query needs it.
+    ///
+    /// A device whose loss is not finite counts as refused in an update and contributes nothing to a
+    /// quantile. `own` is the memory of the device. It changes only if the update is in the sum.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the worker fails.
     pub fn answer(
         &self,
         key: &RoundKey,
         query: &Query,
         loss: Option<f64>,
         worker: &mut dyn Worker,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
-        match &query.ask {
-            Ask::Quantile(query) => {
-                if let Some(Ok(device)) = loss.map(|loss| DeviceLoss::new(loss, self.weight(key))) {
-                    query.answer(device, sum);
+        match Contribution::new(&query.ask, self.weight(key), loss) {
+            Contribution::Nothing => {}
+            Contribution::Loss(query, loss) => query.answer(loss, sum),
+            Contribution::Update { plan, weight } => {
+                let mut stream = self.randomness.stream(key, self.key);
+                let params = query.params.as_slice();
+                let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+                let code = key.code();
+                if let Some(next) = add_update(&code, &task, weight, Some(own), &mut stream, worker, sum)? {
+                    *own = next;
                 }
             }
-            Ask::Update { weighting, plan } => {
-                let (weight, share) = (self.weight(key), loss.map_or(1.0, |loss| weighting.share(loss)));
-                if share.is_nan() {
-                    UpdateCode::refuse(sum);
-                } else if share > 0.0 {
-                    let mut stream = self.randomness.stream(key, self.key);
-                    let params = query.params.as_slice();
-                    let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
-                    let mut next = own.clone();
-                    let answer = worker.update(&task, &mut next, &mut stream)?;
-                    // A refused update is counted inside the sum: the server learns how many, not who.
-                    if add_update(&key.code(), &task, answer, weight * share, sum)? {
-                        *own = next;
-                    }
-                }
-            }
-            Ask::Evaluation(measures) => {
+            Contribution::Evaluation(measures) => {
                 if let Some(HeldOut { examples, task }) = self.held_out {
                     let score = score(&examples, &query.params, worker)?;
-                    let evaluation = Evaluation::new(task, &score, examples.len() as u64);
-                    evaluation::answer(measures, task, &evaluation, sum);
+                    add_evaluation(measures, task, &score, examples.len() as u64, sum);
                 }
             }
         }
@@ -160,38 +206,6 @@ fn score(examples: &Examples<'_>, params: &Params, worker: &mut dyn Worker) -> R
         total += worker.score(examples, block)?;
     }
     Ok(total)
-}
-
-/// Adds the answer of a worker to `sum`: w_k, and the changes to what was sent beside w. Whether it is in the sum; an update
-/// that is not finite is counted there instead.
-pub(crate) fn add_update(
-    code: &UpdateCode,
-    task: &LocalTask<'_>,
-    answer: &[f32],
-    weight: f64,
-    sum: &mut [u64],
-) -> Result<bool, TrainerError> {
-    let (params, expected) = (task.params, task.params.len() * (1 + task.plan.sent()));
-    if answer.len() != expected {
-        let problem =
-            format!("the trainer answers with {} entries where {expected} were expected", answer.len());
-        return Err(problem.into());
-    }
-    let (local, changes) = answer.split_at(params.len());
-    if changes.is_empty() {
-        return Ok(code.add(params, local, weight, sum).is_ok());
-    }
-    if code.clip().is_some() {
-        return Err(
-            "updates are clipped, and a bound on their length says nothing of what is sent beside w: \
-                    clip with an algorithm that sends w alone"
-                .into(),
-        );
-    }
-    let zero = vec![0.0; params.len()];
-    let mut parts = vec![(local, params)];
-    parts.extend(changes.chunks(params.len().max(1)).map(|change| (change, &zero[..])));
-    Ok(code.add_parts(&parts, weight, sum).is_ok())
 }
 
 #[cfg(test)]

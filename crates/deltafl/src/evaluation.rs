@@ -1,16 +1,18 @@
-//! How devices fare on examples that never train, as far as secure sums tell.
+//! Evaluation on held-out examples through secure sums.
 //!
-//! Where devices keep their figures to themselves, a cohort is asked now and then for histograms: each device adds 1 at the place
-//! of its loss, and of each metric of its task, on the examples that it holds out. The bins are fixed here and no server chooses
-//! them, so that one answer about one w is all there is to tell.
+//! If devices keep their figures private, a cohort is periodically asked for histograms. Each
+//! device adds 1 to the bin of its loss and of each metric of its task, on its held-out examples.
+//! The bins are constants that no server can choose, so that one answer about one w contains all
+//! the information.
 //!
 //! ```text
-//! shares          100 bins over [0, 1]; an error of 1 has a place of its own
+//! shares          100 bins over [0, 1]; an error of 1 has its own bin
 //! other measures  8 bins to an octave, from 2⁻²⁰ to 2²⁰, and a place below and above;  R² by 1 − R²
 //! ```
 //!
-//! A device's value x_k then lies in [l_k, u_k], the ends of its bin, and every figure that grows with the values (the mean, and
-//! each percentile) lies between the same figure of the lower ends and that of the upper ends.
+//! A device's value x_k is then in [l_k, u_k], the bounds of its bin. Every figure that is monotone
+//! in the values (the mean and each percentile) is between the same figure of the lower bounds and
+//! that of the upper bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +21,13 @@ use crate::metrics::Figures;
 use crate::superquantile::Bounds;
 use crate::task::{Direction, Metric, Task, Unit};
 
-/// Bins of a share.
+/// The number of bins of a share.
 const SHARES: usize = 100;
-/// Bins of another measure: 40 octaves.
+/// The number of bins of another measure: 40 octaves.
 const RATIOS: usize = 320;
-/// The most integers in an answer about the measures of a task.
+/// The maximum number of integers in an answer about the measures of a task.
 pub const LONGEST: usize = (Task::METRICS + 1) * (RATIOS + 2);
-/// 2^(j/8): the edges within an octave, as literals, because a power is not the same on every machine.
+/// 2^(j/8), the edges within an octave. They are literals because powers differ between machines.
 const EIGHTHS: [f64; 8] = [
     1.0,
     1.090_507_732_665_257_7,
@@ -37,7 +39,7 @@ const EIGHTHS: [f64; 8] = [
     1.834_008_086_409_342_4,
 ];
 
-/// What is measured of a device on the examples that it holds out.
+/// A measure of a device on its held-out examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Measure {
@@ -47,9 +49,9 @@ pub enum Measure {
     Metric(&'static Metric),
 }
 
-/// A name that no measure has.
+/// The error for an unknown name of a measure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no measure is called {0:?}")]
+#[error("unknown measure {0:?}")]
 pub struct UnknownMeasure(pub String);
 
 impl TryFrom<String> for Measure {
@@ -67,17 +69,17 @@ impl From<Measure> for String {
 }
 
 impl Measure {
-    /// What is asked of devices with this task: its metrics, the primary one first, and the loss.
+    /// Returns the measures of this task: its metrics, the primary one first, and the loss.
     pub fn of_task(task: Task) -> Vec<Self> {
         task.metrics().iter().map(Self::Metric).chain([Self::Loss]).collect()
     }
 
-    /// The measure of this name.
+    /// Returns the measure with this name.
     pub fn named(name: &str) -> Option<Self> {
         if name == "loss" { Some(Self::Loss) } else { Metric::named(name).map(Self::Metric) }
     }
 
-    /// Its name in files and in questions.
+    /// Returns its name in files and in questions.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",
@@ -85,7 +87,7 @@ impl Measure {
         }
     }
 
-    /// The value of a device; `None` where its task has no such metric.
+    /// Returns the value of a device, or `None` if its task has no such metric.
     pub fn value(self, task: Task, evaluation: &Evaluation) -> Option<f64> {
         match self {
             Self::Loss => Some(evaluation.loss),
@@ -96,12 +98,12 @@ impl Measure {
         }
     }
 
-    /// Integers of its histogram: its bins, one place below them and one above.
+    /// Returns the number of integers of its histogram: its bins, one below them and one above.
     pub fn places(self) -> usize {
         self.bins() + 2
     }
 
-    /// The place of a value. What is no number is as bad as can be.
+    /// Returns the bin of a value. NaN counts as the worst value.
     ///
     /// ```
     /// use deltafl::evaluation::Measure;
@@ -116,7 +118,7 @@ impl Measure {
         let reached = |i: &usize| {
             if self.falls() { value <= 1.0 - self.edge(*i) } else { self.edge(*i) <= value }
         };
-        // Edges only grow, so those that a value has reached come first.
+        // Edges are increasing, so the edges at or below a value come first.
         let (mut below, mut above) = (0, self.bins() + 1);
         while below < above {
             let middle = below.midpoint(above);
@@ -125,7 +127,7 @@ impl Measure {
         below
     }
 
-    /// Between which values those at a place lie; an end that is not known is infinite.
+    /// Returns the bounds of the values in a bin. An unknown bound is infinite.
     pub fn ends(self, place: usize) -> (f64, f64) {
         let (least, most) = if self.is_share() { (0.0, 1.0) } else { (0.0, f64::INFINITY) };
         let lower = if place == 0 { least } else { self.edge(place - 1) };
@@ -133,7 +135,7 @@ impl Measure {
         if self.falls() { (1.0 - upper, 1.0 - lower) } else { (lower, upper) }
     }
 
-    /// Whether greater values are better: the bins are then those of 1 − value.
+    /// Returns `true` if greater values are better. The bins are then those of 1 − value.
     fn falls(self) -> bool {
         matches!(self, Self::Metric(metric) if metric.direction == Direction::Higher)
     }
@@ -146,7 +148,7 @@ impl Measure {
         if self.is_share() { SHARES } else { RATIOS }
     }
 
-    /// Edge i of 0 ..= bins.
+    /// Returns edge i of 0 ..= bins.
     fn edge(self, i: usize) -> f64 {
         if self.is_share() {
             return i as f64 / SHARES as f64;
@@ -156,15 +158,15 @@ impl Measure {
     }
 }
 
-/// Integers in the answer to a question for these measures.
+/// Returns the number of integers in the answer to a question for these measures.
 pub fn answer_len(measures: &[Measure]) -> usize {
     measures.iter().map(|measure| measure.places()).sum()
 }
 
-/// Adds the answer of a device to `sum`. Where its task lacks one of the measures it adds nothing.
+/// Adds the answer of a device to `sum`. Adds nothing if its task lacks one of the measures.
 ///
 /// # Panics
-/// When `sum` is shorter than [`answer_len`].
+/// Panics if `sum` is shorter than [`answer_len`].
 pub fn answer(measures: &[Measure], task: Task, evaluation: &Evaluation, sum: &mut [u64]) {
     let values: Option<Vec<f64>> = measures.iter().map(|measure| measure.value(task, evaluation)).collect();
     let mut start = 0;
@@ -175,39 +177,39 @@ pub fn answer(measures: &[Measure], task: Task, evaluation: &Evaluation, sum: &m
     }
 }
 
-/// How the devices of a cohort fare under one model, from a secure sum.
+/// The evaluation of one model by the devices of a cohort, from a secure sum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CohortEvaluation {
-    /// Rounds behind the params.
+    /// The number of rounds that led to the params.
     pub version: u64,
-    /// What the devices predict.
+    /// The task of the devices.
     pub task: Task,
-    /// A histogram per measure, the primary metric of the task first.
+    /// One histogram per measure, the primary metric of the task first.
     pub measures: Vec<MeasureHistogram>,
 }
 
-/// How a measure lies over the devices of a cohort.
+/// The distribution of a measure over the devices of a cohort.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasureHistogram {
-    /// What is measured.
+    /// The measure.
     pub measure: Measure,
-    /// The bins that hold anybody, from the lowest values.
+    /// The non-empty bins, in increasing order.
     pub bins: Vec<DeviceBin>,
 }
 
-/// Devices whose values lie in one bin.
+/// A bin of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceBin {
-    /// Between which values.
+    /// The bounds of the values.
     #[serde(flatten)]
     pub bounds: Bounds,
-    /// How many devices.
+    /// The number of devices.
     pub devices: u64,
 }
 
 impl CohortEvaluation {
-    /// From the sum of the answers to a question for the measures of a task; `None` where no device holds examples out, and of
-    /// a sum of another length.
+    /// Creates the evaluation from the sum of the answers to a question for the measures of a task.
+    /// Returns `None` if no device has held-out examples or if the sum has a different length.
     pub fn new(version: u64, task: Task, sum: &[u64]) -> Option<Self> {
         let measures = Measure::of_task(task);
         if sum.len() != answer_len(&measures) {
@@ -223,19 +225,19 @@ impl CohortEvaluation {
         measures.iter().all(|histogram| histogram.devices() > 0).then_some(Self { version, task, measures })
     }
 
-    /// Devices that told.
+    /// Returns the number of devices that answered.
     pub fn devices(&self) -> u64 {
         self.measures.first().map_or(0, MeasureHistogram::devices)
     }
 
-    /// The histogram of the metric that tables report.
+    /// Returns the histogram of the primary metric.
     pub fn primary(&self) -> Option<&MeasureHistogram> {
         self.measures.first()
     }
 }
 
 impl MeasureHistogram {
-    /// From the sum of the answers of devices.
+    /// Creates the histogram from the sum of the answers of devices.
     pub fn new(measure: Measure, sum: &[u64]) -> Self {
         let filled = sum.iter().enumerate().filter(|&(_, &devices)| devices > 0);
         let bin = |(place, &devices): (usize, &u64)| {
@@ -249,12 +251,12 @@ impl MeasureHistogram {
         Self { measure, bins }
     }
 
-    /// Devices in it.
+    /// Returns the number of devices in the histogram.
     pub fn devices(&self) -> u64 {
         self.bins.iter().map(|bin| bin.devices).fold(0, u64::saturating_add)
     }
 
-    /// The lower and the upper end of each device's bin; what is not known is infinite.
+    /// Returns the bounds of each device's bin. An unknown bound is infinite.
     pub fn ends(&self) -> (Vec<f64>, Vec<f64>) {
         let each = |end: fn(&Bounds) -> f64| {
             let of_bin = |bin: &DeviceBin| std::iter::repeat_n(end(&bin.bounds), bin.devices as usize);
@@ -266,8 +268,8 @@ impl MeasureHistogram {
         )
     }
 
-    /// Between which numbers mean and percentiles of the devices' values lie, by the rule of
-    /// [`Figures::unweighted`]; `None` without devices.
+    /// Returns bounds of the mean and percentiles of the devices' values, by the rule of
+    /// [`Figures::unweighted`]. Returns `None` without devices.
     pub fn figures(&self) -> Option<FigureBounds> {
         let (lower, upper) = self.ends();
         let (lower, upper) = (Figures::unweighted(&lower)?, Figures::unweighted(&upper)?);
@@ -275,10 +277,10 @@ impl MeasureHistogram {
     }
 }
 
-/// Between which numbers the figures of the tables lie.
+/// Bounds of the figures in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FigureBounds {
-    /// Mean over devices.
+    /// The mean over devices.
     pub mean: Bounds,
     /// 20th percentile.
     pub p20: Bounds,
@@ -314,7 +316,7 @@ impl FigureBounds {
     }
 }
 
-/// An end that is not finite is not known.
+/// Converts a bound. A non-finite bound is unknown.
 fn bounds(lower: f64, upper: f64) -> Bounds {
     Bounds { lower: Some(lower).filter(|x| x.is_finite()), upper: Some(upper).filter(|x| x.is_finite()) }
 }
@@ -335,7 +337,7 @@ mod tests {
         prop::sample::select(all)
     }
 
-    /// A value that the measure can take.
+    /// Returns a value that the measure can have.
     fn value(measure: Measure, share: f64, octave: f64) -> f64 {
         let ratio = share * octave.exp2();
         if measure.is_share() {

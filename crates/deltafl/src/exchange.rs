@@ -1,15 +1,15 @@
-//! How the answers of a cohort meet.
+//! The aggregation of the answers of a cohort.
 //!
-//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, because a device that is visited once should
-//! do all its work. Where devices compute is another question ([`crate::compute`]): [`Direct`] and [`Masked`] stand on a
-//! [`Fleet`], which is a federation over any [`Compute`](crate::compute::Compute) here and at any [`Peers`]; devices of a
-//! deployed federation answer over a network. All of them come to the same bits.
+//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, so that each device
+//! does all its work in one visit. A [`Simulation`] computes the devices of a federation by any
+//! [`Compute`](crate::compute::Compute), in this process and at any [`Peers`]. The devices of a
+//! deployed federation answer over a network. All exchanges yield the same bits.
 
 use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
-use crate::memory::{DeviceMemories, Memory};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
@@ -17,29 +17,25 @@ use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
 
-mod direct;
 mod fleet;
 mod masked;
 mod peers;
 mod recall;
+mod simulation;
 
-pub use direct::Direct;
-pub use fleet::Fleet;
-pub use masked::{Masked, SLOTS};
-pub use peers::{Alone, Peers, Share};
+use fleet::Fleet;
+pub use masked::SLOTS;
+pub use peers::{Alone, Peers, WorkDone};
+pub use simulation::Simulation;
 
-/// Cohorts with which a simulated round is begun before the run ends with an error: where so many in a row come to no
-/// sum, the next would not either.
-const ATTEMPTS: u64 = 50;
-
-/// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
-/// holds devices that only test, a device has another index, by which its examples are found; the two cannot be taken for each
-/// other.
+/// The index of a device among the training devices, which is its position on the roster of a
+/// deployed federation. Examples are found by a different index, because a federation may also
+/// contain test devices. The types keep the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrainIndex(pub u32);
 
 impl TrainIndex {
-    /// Where it stands in a list of the devices that train.
+    /// Returns the position in a list of the training devices.
     pub fn place(self) -> usize {
         self.0 as usize
     }
@@ -47,45 +43,45 @@ impl TrainIndex {
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct CohortMember {
     /// Which one.
     pub device: TrainIndex,
-    /// How often it was drawn; more than once only with replacement.
+    /// The number of times it was drawn, more than one only with replacement.
     pub times: u32,
-    /// Whether it vanishes before it answers.
+    /// Whether it drops out before it answers.
     pub dropped: bool,
 }
 
-/// One round, as an exchange sees it.
+/// A round as an exchange sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Round<'a> {
     /// The seed of the run.
     pub seed: u64,
-    /// t, counted from 0.
+    /// t, starting at 0.
     pub index: u64,
     /// S_t.
-    pub cohort: &'a [Drawn],
+    pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
-    /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
-    /// deployed federation keep it to themselves.
+    /// The memories of simulated devices, one per requested update, or empty if no device has a
+    /// memory. Devices of a deployed federation keep their memories private.
     pub own: &'a [DeviceMemories],
 }
 
 impl Round<'_> {
-    /// Devices of the cohort that do not vanish.
+    /// Returns the devices of the cohort that do not drop out.
     pub fn answering(&self) -> u64 {
         self.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64
     }
 
-    /// What its devices need to know of it, in the first run of a federation.
+    /// Returns the key of the round for its devices, in the first run of a federation.
     pub fn key(&self) -> RoundKey {
         let members = self.cohort.len() as u32;
         RoundKey { run: 0, seed: self.seed, round: self.index, members, terms: self.terms }
     }
 }
 
-/// What secure aggregation moved, over all devices of a cohort.
+/// The traffic of secure aggregation over all devices of a cohort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Calls of secure aggregation.
@@ -99,7 +95,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The part of track `i` of `n` that share one message; the sum counts for each of them.
+    /// Returns the share of track `i` if `n` tracks share one message. Every track counts the sum.
     pub fn part(self, i: u64, n: u64) -> Self {
         let part = |total: u64| total / n + u64::from(i < total % n);
         Self {
@@ -122,19 +118,19 @@ impl std::ops::AddAssign for Traffic {
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sum {
+pub struct CohortSum {
     /// Entry by entry.
     pub values: Vec<u64>,
-    /// Devices of the cohort whose answers are in it.
+    /// The number of devices with answers in the sum.
     pub answered: u64,
-    /// What it cost.
+    /// The traffic.
     pub traffic: Traffic,
     /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
     /// themselves.
-    pub remembered: Vec<(TrainIndex, Memory)>,
+    pub remembered: Vec<(TrainIndex, AlgorithmState)>,
 }
 
-/// A device as the evaluation names it.
+/// A device in an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvaluatedDevice {
     /// Its identity.
@@ -148,78 +144,78 @@ pub struct EvaluatedDevice {
 pub struct Evaluation {
     /// Mean data loss.
     pub loss: f64,
-    /// The metrics of the task, in the order of [`Task::metrics`]; zero behind them.
+    /// The metrics of the task in the order of [`Task::metrics`], followed by zeros.
     pub metrics: [f64; Task::METRICS],
 }
 
 impl Evaluation {
-    /// What the score of a device with so many examples comes to.
+    /// Computes the evaluation from the score of a device with this many examples.
     pub fn new(task: Task, score: &Score, examples: u64) -> Self {
         Self { loss: score.loss / examples as f64, metrics: task.values(score, examples) }
     }
 
-    /// A loss and the metric that tables report.
+    /// Creates an evaluation from a loss and the primary metric.
     pub fn of_primary(loss: f64, primary: f64) -> Self {
         Self { loss, metrics: [primary, 0.0, 0.0] }
     }
 
-    /// The metric that tables report, [`Task::primary`].
+    /// Returns the primary metric, [`Task::primary`].
     pub fn primary(&self) -> f64 {
         self.metrics[0]
     }
 }
 
-/// Loss and metrics of every device of a split, per track.
+/// The loss and metrics of every device of a split, per track.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplitEvaluation {
-    /// Which devices.
+    /// The split.
     pub split: Split,
-    /// What the metrics are of.
+    /// The task of the metrics.
     pub task: Task,
     /// The devices.
     pub devices: Arc<[EvaluatedDevice]>,
-    /// For each track, an evaluation per device.
+    /// One evaluation per device, for each track.
     pub tracks: Vec<Vec<Evaluation>>,
 }
 
-/// Why an exchange could not answer.
+/// The reason for which an exchange failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// There is nobody to train.
+    /// There are no training devices.
     #[error("the federation has no train devices")]
     NoTrainDevices,
-    /// Devices could not be computed.
+    /// The computation of devices failed.
     #[error(transparent)]
     Compute(#[from] ComputeError),
-    /// The cohort came to no sum: too many of its devices left, or one of them lied. The round can be begun anew with
-    /// another cohort.
+    /// The aggregation of the cohort failed: too many of its devices left, or one of them was
+    /// malicious. The round can restart with another cohort.
     #[error("the cohort came to no sum")]
     NoSum {
-        /// The verdict.
+        /// The error reported by the exchange.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The exchange's own transport failed.
+    /// The transport of the exchange failed.
     #[error("{context}")]
     Transport {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// Why it failed.
+        /// The error reported by the transport.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Who can be drawn.
+/// The devices that can be drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reachable {
     /// Every device.
     Everyone,
-    /// Device k where entry k says so.
+    /// Device k if entry k is `true`.
     Some(Vec<bool>),
 }
 
 impl Reachable {
-    /// Whether device `device` can be drawn.
+    /// Returns `true` if device `device` can be drawn.
     pub fn contains(&self, device: TrainIndex) -> bool {
         match self {
             Self::Everyone => true,
@@ -228,22 +224,24 @@ impl Reachable {
     }
 }
 
-/// How the answers of a cohort meet. No method has a default: whoever wraps an exchange passes on all of them.
+/// Aggregates the answers of a cohort. No method has a default, so a wrapper forwards all of them.
 pub trait Exchange {
-    /// How many devices train.
+    /// Returns the number of training devices.
     fn devices(&self) -> usize;
 
-    /// How many cohorts a round is begun with before it is given up; never, where devices come and go.
+    /// Returns the number of cohorts that a round tries before it fails, unlimited if devices
+    /// connect and disconnect.
     fn attempts(&self) -> u64;
 
-    /// Who can be asked now. An exchange whose devices come and go waits until a cohort can be made up.
+    /// Returns the devices that are available now. An exchange with devices that connect and
+    /// disconnect waits until a cohort is available.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
     /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
-    fn announce(&mut self, next: &[Drawn]);
+    fn announce(&mut self, next: &[CohortMember]);
 
-    /// F_k(w) of each cohort device that answers, per params (open mode; Algorithm 2, lines 3–4).
-    /// A device whose loss is not finite is left out.
+    /// Returns F_k(w) of each answering cohort device, per params (open mode; Algorithm 2, lines
+    /// 3–4). Devices with a non-finite loss are omitted.
     fn losses(
         &mut self,
         round: &Round<'_>,
@@ -251,9 +249,10 @@ pub trait Exchange {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
 
     /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
 
-    /// Loss and metrics of every device of a split, per params; `None` where devices keep them to themselves.
+    /// Returns the loss and metrics of every device of a split, per params. Returns `None` if
+    /// devices keep them private.
     fn evaluate(
         &mut self,
         split: Split,

@@ -1,65 +1,69 @@
 //! Federated learning for devices that differ.
 //!
-//! Δ-FL ("simplicial FL") trains one model per conformity level θ. Each round it keeps the devices in the upper
-//! θ-tail of the losses and averages their updates under secure aggregation, so that it minimises the superquantile
-//! of the device losses; θ = 1 is federated averaging. This example trains two levels on a federation that needs no
-//! download:
+//! Federated averaging trains one model for the average device, and serves unusual devices badly. Δ-FL
+//! trains one model per *conformity level* θ. In each round it selects the devices in the upper θ-tail
+//! of the losses and averages their updates under secure aggregation. It thereby minimises the
+//! superquantile of the device losses. θ = 1 is federated averaging.
+//!
+//! This crate is the numerical core: the algorithms, the models, the round loop and the simulation of
+//! devices. The example trains two levels on a synthetic federation:
 //!
 //! ```
-//! use deltafl::algorithm::{Tail, Track};
-//! use deltafl::cohort::{Availability, Sampling};
-//! use deltafl::compute::Threads;
-//! use deltafl::data::synthetic::Glyphs;
-//! use deltafl::exchange::Direct;
-//! use deltafl::kernel::Isa;
-//! use deltafl::model::ModelSpec;
-//! use deltafl::superquantile::Conformity;
-//! use deltafl::terms::Terms;
-//! use deltafl::trainer::{Sgd, Work};
-//! use deltafl::training::{Local, Plan, Records, State, train};
+//! use deltafl::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let plan = Plan {
-//!     rounds: 2,
-//!     sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
-//!     local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
-//!     evaluate_every: 2,
-//!     terms: Terms::OPEN,
-//!     held_out: None,
-//!     tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
-//! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
 //! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
-//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
-//! let (mut state, mut records) = (State::new(1, 2, &trainer), Records::default());
-//! train(&mut exchange, &plan, &mut state, &mut records)?;
+//! let half = Tail::new(0.5.try_into()?);
+//! let plan = Plan::builder().rounds(2).cohort(5).track(Track::fed_avg()).track(half).build()?;
+//!
+//! let mut simulation = Simulation::new(&trainer, &federation)?;
+//! let (mut state, mut records) = (plan.start(1, &trainer), Records::default());
+//! train(&mut simulation, &plan, &mut state, &mut records)?;
 //! for track in &records.rounds {
-//!     println!("round {}, {}: {} of {} devices in the tail", track.round, track.name, track.tail, track.cohort);
+//!     println!("round {}, {}: {} of {} devices", track.round, track.name, track.tail, track.cohort);
 //! }
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The crate `deltafl-data` reads the same from an experiment file, and federations from folders.
+//! # Where to go
 //!
-//! | module | holds |
+//! | to | see |
+//! |---|---|
+//! | train with your own model | [`model::Model`] and `examples/own_model.rs` |
+//! | train with your own local update | [`trainer::LocalTrainer`] |
+//! | load your own data | [`data::FederationBuilder`], or the crate `deltafl-data` for files |
+//! | choose or add an algorithm | [`algorithm`] |
+//! | follow the progress of a run, or stop it | [`training::Event`] and [`training::Observer`] |
+//! | simulate secure aggregation | [`exchange::Simulation::masked`] |
+//! | compute on a GPU or on MPI ranks | the crates `deltafl-cuda` and `deltafl-mpi` |
+//! | train with real devices | the crates `deltafl-server` and `deltafl-device` |
+//!
+//! # Modules
+//!
+//! | module | contains |
 //! |---|---|
 //! | [`superquantile`] | conformity θ, quantile η, superquantile, mixtures, smoothing, private quantiles |
 //! | [`algorithm`] | the table of algorithms: FedAvg, Δ-FL, …, and Algorithm 1 |
-//! | [`selection`], [`trainer`], [`server_step`], [`memory`] | what an algorithm is made of, and what it keeps between rounds |
-//! | [`training`], [`cohort`] | the one round loop; who is drawn |
-//! | [`question`], [`terms`], [`device`] | what devices are asked, in canonical bytes, and on what terms; what one answers |
-//! | [`compute`], [`exchange`] | where devices compute; how their answers meet |
-//! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
-//! | [`task`] | what is predicted, and which figures say how well |
-//! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
-//! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
-//! | [`evaluation`] | the same figures between bounds, from secure sums |
+//! | [`selection`], [`trainer`], [`server_step`], [`memory`] | the parts of an algorithm and its state |
+//! | [`training`], [`cohort`] | the round loop, and the draw of cohorts |
+//! | [`question`], [`terms`], [`device`] | the questions to devices and their terms, and a device's answer |
+//! | [`compute`], [`exchange`] | the computation of devices, and the sum of their answers |
+//! | [`model`], [`kernel`], [`params`] | the models, their kernels, and their params with sums in fixed point |
+//! | [`task`] | the kinds of prediction and their metrics |
+//! | [`data`] | federations: columns in memory or mapped files, and synthetic federations |
+//! | [`metrics`], [`illustration`] | the figures of the paper's tables, and the data of its figure 3 |
+//! | [`evaluation`] | the same figures with bounds, from secure sums |
 //!
-//! The library is pure: no clock, no socket, no file, no printing. A run reports its progress as
-//! [`Event`](training::Event)s.
+//! # Guarantees
+//!
+//! - **Reproducible.** A run depends on its plan, its data and its seed. The number of threads, masks,
+//!   and interruptions do not change a bit of the params.
+//! - **Pure.** The crate has no clock, socket, file or terminal. A run reports its progress as
+//!   [`Event`](training::Event)s.
 
 // Our tests compare floats for the same bits: that is the promise.
 #![cfg_attr(test, allow(clippy::float_cmp))]
@@ -79,6 +83,7 @@ pub mod model;
 pub mod number;
 pub mod options;
 pub mod params;
+pub mod prelude;
 pub mod question;
 pub mod selection;
 pub mod server_step;

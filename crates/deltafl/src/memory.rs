@@ -1,10 +1,11 @@
-//! What a track, and what a device, keeps between rounds: named numbers and named vectors.
+//! The memory of a track or of a device between rounds: named numbers and named vectors.
 //!
-//! An η in force, the range of the losses, Adam's moments: whatever a [`Selection`](crate::selection::Selection) or a
-//! [`ServerStep`](crate::server_step::ServerStep) needs again in the next round stands here under a name. A checkpoint
-//! writes it by name, so that a run that is killed, resumed, spread over ranks or deployed goes on with the same bits.
+//! It contains the state that a [`Selection`](crate::selection::Selection) or a
+//! [`ServerStep`](crate::server_step::ServerStep) needs in the next round. Examples are the current
+//! η, the range of the losses and Adam's moments. A checkpoint contains it by name. A run that is
+//! killed, resumed, distributed over ranks or deployed thus continues with the same bits.
 //!
-//! A device has a [`Memory`] of its own per track: a control variate, a personal model. In a simulation they are part of the
+//! A device has a [`AlgorithmState`] of its own per track: a control variate, a personal model. In a simulation they are part of the
 //! state ([`DeviceMemories`]); in a deployment each lies on its device's disk, and no server sees it.
 
 use std::collections::BTreeMap;
@@ -16,23 +17,23 @@ use crate::params::Params;
 /// Named numbers and vectors of one track, or of one device in it.
 ///
 /// ```
-/// use deltafl::memory::Memory;
+/// use deltafl::memory::AlgorithmState;
 ///
-/// let mut memory = Memory::default();
+/// let mut memory = AlgorithmState::default();
 /// assert_eq!(memory.number("eta"), None);
 /// memory.set_number("eta", 0.5);
 /// assert_eq!(memory.number("eta"), Some(0.5));
 /// memory.forget("eta");
-/// assert_eq!(memory, Memory::default());
+/// assert_eq!(memory, AlgorithmState::default());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct AlgorithmState {
     numbers: BTreeMap<String, f64>,
     vectors: BTreeMap<String, Params>,
 }
 
 /// Equal bits: a NaN is equal to itself, and 0 is not −0.
-impl PartialEq for Memory {
+impl PartialEq for AlgorithmState {
     fn eq(&self, other: &Self) -> bool {
         let bits = |memory: &Self| -> Vec<(String, u64)> {
             memory.numbers.iter().map(|(name, number)| (name.clone(), number.to_bits())).collect()
@@ -41,67 +42,68 @@ impl PartialEq for Memory {
     }
 }
 
-impl Memory {
+impl AlgorithmState {
     /// The number of this name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers.get(name).copied()
     }
 
-    /// Remembers a number under this name.
+    /// Stores a number under this name.
     pub fn set_number(&mut self, name: &str, number: f64) {
         self.numbers.insert(name.to_owned(), number);
     }
 
-    /// The vector of this name.
+    /// Returns the vector with this name.
     pub fn vector(&self, name: &str) -> Option<&Params> {
         self.vectors.get(name)
     }
 
-    /// Remembers a vector under this name.
+    /// Stores a vector under this name.
     pub fn set_vector(&mut self, name: &str, vector: Params) {
         self.vectors.insert(name.to_owned(), vector);
     }
 
-    /// Forgets the number or vector of this name.
+    /// Removes the number or vector with this name.
     pub fn forget(&mut self, name: &str) {
         self.numbers.remove(name);
         self.vectors.remove(name);
     }
 
-    /// Whether there is nothing in it.
+    /// Returns `true` if the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty() && self.vectors.is_empty()
     }
 
-    /// All numbers, by name.
+    /// Returns all numbers by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         self.numbers.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
-    /// All vectors, by name.
+    /// Returns all vectors by name.
     pub fn vectors(&self) -> impl Iterator<Item = (&str, &Params)> {
         self.vectors.iter().map(|(name, vector)| (name.as_str(), vector))
     }
 }
 
-/// The longest name in a memory.
+/// The maximum length of a name in a memory.
 const MAX_NAME: usize = 255;
 
-/// Bytes that are not a memory.
+/// The error for bytes that are not a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the memory of a device, or damaged")]
 pub struct MalformedMemory;
 
-/// The bytes of a memory, for a device's own disk and between processes: equal memories, equal bytes.
+/// The encoding of a memory, for a device's disk and between processes. Equal memories have equal
+/// bytes.
 ///
 /// ```text
 /// numbers u32 · (name: length u8, bytes · f64) … · vectors u32 · (name · entries u64 · f32 …) …      little-endian
 /// ```
-impl Memory {
+impl AlgorithmState {
     /// Its bytes.
     ///
     /// # Panics
-    /// When a name is longer than 255 bytes: names are constants of the code.
+    /// Panics if a name is longer than 255 bytes. Names are constants in the code.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let name = |name: &str, bytes: &mut Vec<u8>| {
@@ -123,7 +125,7 @@ impl Memory {
         bytes
     }
 
-    /// The memory of these bytes; only those of [`Memory::to_bytes`] are taken.
+    /// The memory of these bytes; only those of [`AlgorithmState::to_bytes`] are taken.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedMemory> {
         let mut rest = Rest(bytes);
         let mut memory = Self::default();
@@ -161,18 +163,18 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// What the devices of a simulated track remember, by their place among the devices that train.
+/// The memories of the devices of a simulated track, by training index.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<Memory>>);
+pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<AlgorithmState>>);
 
 impl DeviceMemories {
     /// What a device remembers; `None` when it remembers nothing.
-    pub fn get(&self, device: TrainIndex) -> Option<&Memory> {
+    pub fn get(&self, device: TrainIndex) -> Option<&AlgorithmState> {
         self.0.get(&device).map(|memory| &**memory)
     }
 
     /// Takes in what a device remembers now.
-    pub fn set(&mut self, device: TrainIndex, memory: Memory) {
+    pub fn set(&mut self, device: TrainIndex, memory: AlgorithmState) {
         if memory.is_empty() {
             self.0.remove(&device);
         } else {
@@ -180,13 +182,13 @@ impl DeviceMemories {
         }
     }
 
-    /// Whether no device remembers anything.
+    /// Returns `true` if no device has a memory.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The devices that remember something, and what, in the order of their indices.
-    pub fn iter(&self) -> impl Iterator<Item = (TrainIndex, &Memory)> {
+    pub fn iter(&self) -> impl Iterator<Item = (TrainIndex, &AlgorithmState)> {
         self.0.iter().map(|(device, memory)| (*device, &**memory))
     }
 }
@@ -197,20 +199,23 @@ mod tests {
 
     #[test]
     fn bytes_are_a_memory_only_if_they_are_its_own() {
-        let mut memory = Memory::default();
+        let mut memory = AlgorithmState::default();
         memory.set_number("eta", f64::NEG_INFINITY);
         memory.set_vector("control", vec![1.0, f32::NAN].into());
         memory.set_vector("a", vec![].into());
         let bytes = memory.to_bytes();
-        assert_eq!(Memory::from_bytes(&bytes).unwrap(), memory);
-        assert_eq!(Memory::from_bytes(&Memory::default().to_bytes()).unwrap(), Memory::default());
+        assert_eq!(AlgorithmState::from_bytes(&bytes).unwrap(), memory);
+        assert_eq!(
+            AlgorithmState::from_bytes(&AlgorithmState::default().to_bytes()).unwrap(),
+            AlgorithmState::default()
+        );
         for cut in 0..bytes.len() {
-            assert_eq!(Memory::from_bytes(&bytes[..cut]), Err(MalformedMemory), "cut at {cut}");
+            assert_eq!(AlgorithmState::from_bytes(&bytes[..cut]), Err(MalformedMemory), "cut at {cut}");
         }
         for i in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[i] ^= 0x81;
-            if let Ok(read) = Memory::from_bytes(&changed) {
+            if let Ok(read) = AlgorithmState::from_bytes(&changed) {
                 assert_eq!(read.to_bytes(), changed);
             }
         }
@@ -218,10 +223,10 @@ mod tests {
 
     #[test]
     fn memories_are_equal_by_content() {
-        let mut a = Memory::default();
+        let mut a = AlgorithmState::default();
         a.set_number("eta", f64::NAN);
         a.set_vector("moment", vec![1.0, 2.0].into());
-        let mut b = Memory::default();
+        let mut b = AlgorithmState::default();
         b.set_vector("moment", vec![1.0, 2.0].into());
         b.set_number("eta", f64::NAN);
         assert_eq!(a, b);

@@ -1,8 +1,8 @@
 //! Parameters w, and their sums in fixed point.
 //!
-//! Floating-point addition depends on the order; a simulation on another number of threads, or the same
-//! round over a network, would end with other bits. So an update leaves a device as integers modulo 2^64,
-//! whose sum has no order, and which secure aggregation can mask:
+//! Floating-point addition depends on the order. With another number of threads, or over a network,
+//! a simulation would end with different bits. A device therefore encodes its update as integers
+//! modulo 2^64. Their sum is independent of the order, and secure aggregation can mask them:
 //!
 //! ```text
 //! update of device k:  [ α_k·ω_k·(w_k − w)·2^24 …,  α_k·ω_k·2^16,  1,  0 ]
@@ -10,9 +10,9 @@
 //! not finite:          [ 0 …,                       0,             0,  1 ]
 //! ```
 //!
-//! with ω_k = 1, or g'_ν(F_k − η) ∈ [0, 1] when the tail is smoothed. Half a unit of 2^-24, divided by a
-//! weight of at least one example, is below the rounding of an `f32` parameter near 1. Where updates are clipped, w_k − w is
-//! multiplied by min(1, C/‖w_k − w‖) first, and the weight is not.
+//! with ω_k = 1, or g'_ν(F_k − η) ∈ [0, 1] if the tail is smoothed. Half a unit of 2^-24, divided
+//! by a weight of at least one example, is below the rounding of an `f32` parameter near 1. If
+//! updates are clipped, w_k − w is first multiplied by min(1, C/‖w_k − w‖), but the weight is not.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -20,12 +20,12 @@ use std::sync::{Arc, OnceLock};
 use crate::kernel::{Granted, fixed_point};
 use crate::terms::Clip;
 
-/// Params by their content: what a question names them by.
+/// The content hash and length by which a question identifies params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParamsId {
     /// BLAKE3 of the entries (little-endian).
     pub hash: blake3::Hash,
-    /// Number of entries d.
+    /// The number of entries d.
     pub len: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct ParamsId {
 #[derive(Clone)]
 pub struct Params {
     entries: Arc<[f32]>,
-    /// BLAKE3, once somebody has asked.
+    /// BLAKE3, computed on first use.
     hash: Arc<OnceLock<blake3::Hash>>,
 }
 
@@ -51,35 +51,36 @@ impl fmt::Debug for Params {
 }
 
 impl Params {
-    /// The entries.
+    /// Returns the entries.
     pub fn as_slice(&self) -> &[f32] {
         &self.entries
     }
 
-    /// Number of entries d.
+    /// Returns the number of entries d.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns `true` if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether the two hold the same bits: tracks that have not parted yet, say. Vectors that differ do so early, and
-    /// those that do not are mostly one in memory, so that this costs little.
+    /// Returns `true` if both have the same bits, for example tracks that have not diverged yet.
+    /// Different vectors usually differ early, and equal ones usually share memory, so this is
+    /// cheap.
     pub fn is_same(&self, other: &Self) -> bool {
         let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         Arc::ptr_eq(&self.entries, &other.entries)
             || (self.len() == other.len() && self.entries.iter().zip(&*other.entries).all(bits))
     }
 
-    /// What a question names these params by.
+    /// Returns the id by which a question identifies these params.
     pub fn id(&self) -> ParamsId {
         ParamsId { hash: self.hash(), len: self.len() as u64 }
     }
 
-    /// BLAKE3 of the entries (little-endian).
+    /// Returns BLAKE3 of the entries (little-endian).
     pub fn hash(&self) -> blake3::Hash {
         *self.hash.get_or_init(|| {
             let mut hasher = blake3::Hasher::new();
@@ -101,17 +102,17 @@ impl From<Vec<f32>> for Params {
     }
 }
 
-/// Fraction bits of an entry α_k·ω_k·(w_k − w).
+/// The number of fraction bits of an entry α_k·ω_k·(w_k − w).
 const UPDATE_BITS: i32 = 24;
-/// Fraction bits of a weight α_k·ω_k.
+/// The number of fraction bits of a weight α_k·ω_k.
 const WEIGHT_BITS: i32 = 16;
-/// Entries behind the update: weight of the tail, devices in it, devices refused.
+/// The number of entries after the update: weight of the tail, devices in it, devices refused.
 const FOOTER: usize = 3;
 
-/// How a device writes its update as integers.
+/// The encoding of an update as integers.
 #[derive(Clone, Copy, Debug)]
 pub struct UpdateCode {
-    /// Largest magnitude of an entry, so that no sum over the cohort can wrap around.
+    /// The largest magnitude of an entry, so that no sum over the cohort can overflow.
     limit: f64,
     clip: Option<Clip>,
 }
@@ -125,22 +126,22 @@ pub struct NonFiniteUpdate {
 }
 
 impl UpdateCode {
-    /// The code for a sum over at most `members` devices.
+    /// Creates the code for a sum over at most `members` devices.
     pub fn new(members: usize) -> Self {
         Self { limit: 2f64.powi(62) / members.max(1) as f64, clip: None }
     }
 
-    /// The same for updates that are clipped.
+    /// Sets the clipping of updates. `None` disables it.
     pub fn clipped(self, clip: Option<Clip>) -> Self {
         Self { clip, ..self }
     }
 
-    /// How long an update may be.
+    /// Returns the maximum norm of an update, unbounded if `None`.
     pub fn clip(&self) -> Option<Clip> {
         self.clip
     }
 
-    /// Length of a coded update of d parameters.
+    /// Returns the length of an encoded update of d parameters.
     pub fn len(params: usize) -> usize {
         params + FOOTER
     }
@@ -151,7 +152,8 @@ impl UpdateCode {
         sum[refused] = sum[refused].wrapping_add(1);
     }
 
-    /// Adds α·ω·(local − params) to `sum`. A refused update is counted instead, and its entries are not added.
+    /// Adds α·ω·(local − params) to `sum`. A refused update is counted instead, and its entries are
+    /// not added.
     pub fn add(
         &self,
         params: &[f32],
@@ -162,7 +164,7 @@ impl UpdateCode {
         self.add_parts(&[(local, params)], weight, sum)
     }
 
-    /// The same for an answer of several vectors, each with what it is a change from.
+    /// Adds an answer of several vectors, each with the vector from which it is a change.
     pub fn add_parts(
         &self,
         parts: &[(&[f32], &[f32])],
@@ -205,7 +207,7 @@ impl UpdateCode {
     }
 }
 
-/// ‖w_k − w‖, in the same order on every machine.
+/// Computes ‖w_k − w‖ in the same order on every machine.
 fn norm(kernel: Granted, parts: &[(&[f32], &[f32])]) -> f64 {
     let mut squares = 0.0;
     for (local, params) in parts {
@@ -218,29 +220,29 @@ fn norm(kernel: Granted, parts: &[(&[f32], &[f32])]) -> f64 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpdateSum(Vec<u64>);
 
-/// A sum of updates has the wrong length for the parameters.
+/// A sum of updates whose length does not match the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the sum of updates has {got} entries where {expected} were expected")]
+#[error("the sum of updates has {got} entries, expected {expected}")]
 pub struct WrongLength {
-    /// Entries expected.
+    /// The expected number of entries.
     pub expected: usize,
-    /// Entries found.
+    /// The actual number of entries.
     pub got: usize,
 }
 
 impl UpdateSum {
-    /// Reads the sum of coded updates of `params` parameters.
+    /// Decodes the sum of encoded updates of `params` parameters.
     pub fn new(sum: Vec<u64>, params: usize) -> Result<Self, WrongLength> {
         let expected = UpdateCode::len(params);
         if sum.len() == expected { Ok(Self(sum)) } else { Err(WrongLength { expected, got: sum.len() }) }
     }
 
-    /// Σ α_k·ω_k over the tail.
+    /// Returns Σ α_k·ω_k over the tail.
     pub fn tail_weight(&self) -> f64 {
         self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
     }
 
-    /// The weighted mean of the updates, entry by entry; `None` when the sum is over nobody.
+    /// Returns the weighted mean of the updates, or `None` if the sum contains no device.
     pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
         let weight = self.tail_weight();
         let scale = 2f64.powi(-UPDATE_BITS) / weight;
@@ -253,12 +255,13 @@ impl UpdateSum {
         self.footer(1)
     }
 
-    /// Number of devices left out because their update was not finite.
+    /// Returns the number of devices with a refused update.
     pub fn refused(&self) -> u64 {
         self.footer(2)
     }
 
-    /// w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9); `None` when the tail is empty.
+    /// Computes w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9). Returns `None` if the
+    /// tail is empty.
     pub fn applied_to(&self, params: &Params) -> Option<Params> {
         let moved = params.as_slice().iter().zip(self.mean()?);
         Some(moved.map(|(&w, mean)| (f64::from(w) + mean) as f32).collect::<Vec<f32>>().into())
@@ -318,7 +321,7 @@ mod tests {
             });
             UpdateSum::new(sum, 2).unwrap()
         };
-        // (3, 4) has norm 5, and (1.5, 2) the norm 2.5.
+        // (3, 4) has norm 5, and (1.5, 2) has norm 2.5.
         let long = sum(&[(&[4.0, 5.0], 3.0)]);
         assert_eq!(long.applied_to(&params).unwrap().as_slice(), [2.5, 3.0]);
         assert_eq!((long.tail(), long.tail_weight()), (1, 3.0));

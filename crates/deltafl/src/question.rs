@@ -1,8 +1,9 @@
-//! What the devices of a cohort are asked, and its canonical bytes.
+//! Questions to the devices of a cohort and their canonical bytes.
 //!
-//! A [`Question`] is all that a device needs to answer, beside its own examples and the params named in it. It has one
-//! encoding: the protocol carries these bytes, and devices sign their hash ([`Question::digest`]) along with a sum, so
-//! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
+//! A device needs a [`Question`], its examples and the params that the question names in order to
+//! answer. A question has one encoding, which the protocol sends. Devices sign its hash
+//! ([`Question::digest`]) with each sum, so that no device can receive a different w, η or learning
+//! rate. Counts and lengths are part of the bytes.
 //!
 //! ```text
 //! version u8 · run u64 · seed u64 · round u64 · members u32                                         little-endian
@@ -12,7 +13,7 @@
 //!   tag 1     a step by means: mu f64 · floor f64
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
 //!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
-//!             · what is sent beside w: BLAKE3 32 bytes, entries u64 … as many as the correction says
+//!             · vectors sent with w: BLAKE3 32 bytes, entries u64 … as many as the correction has
 //!   tag 3     an evaluation: measures u8 · name of a measure: length u8, name …
 //! ```
 
@@ -29,42 +30,45 @@ use crate::trainer::LocalPlan;
 
 /// The first byte of an encoded question.
 const VERSION: u8 = 4;
-/// The most queries of a question.
+/// The maximum number of queries of a question.
 pub const MAX_QUERIES: usize = 64;
-/// The most devices of a cohort.
+/// The maximum number of devices of a cohort.
 pub const MAX_MEMBERS: u32 = 1 << 20;
-/// The most tracks of a run.
+/// The maximum number of tracks of a run.
 pub const MAX_TRACKS: u32 = 1 << 16;
-/// The most measures of an evaluation.
+/// The maximum number of measures of an evaluation.
 const MAX_MEASURES: usize = 16;
-/// The longest batch that a device is asked to step on.
+/// The maximum batch size of a step.
 pub const MAX_BATCH: usize = 1 << 20;
 
-/// Which round a question belongs to: what a device's random numbers, its fixed point and its weight depend on.
+/// The round of a question. A device's random numbers, its fixed point and its weight depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundKey {
-    /// Which run of the federation, counted from 0; the authority signs how many there may be. A simulation has one.
+    /// The run of the federation, starting at 0. The authority signs the number of runs. A
+    /// simulation has one.
     pub run: u64,
     /// The seed of the run.
     pub seed: u64,
-    /// t, counted from 0.
+    /// t, starting at 0.
     pub round: u64,
     /// |S_t|: the devices among which a sum must not wrap around.
     pub members: u32,
-    /// On what terms they answer.
+    /// The terms of the answers.
     pub terms: Terms,
 }
 
 impl RoundKey {
-    /// How a device writes its update as integers.
+    /// Returns the encoding of a device's update as integers.
     pub fn code(&self) -> UpdateCode {
         UpdateCode::new(self.members as usize).clipped(self.terms.clip)
     }
 
-    /// The track for which a device of a reproducible run answers, where the tracks divide the cohort; `None` where a device
-    /// answers for every track of the question. `device` is its [`stream_key`](crate::device::stream_key).
+    /// Returns the track for which a device of a reproducible run answers, if the tracks divide the
+    /// cohort. Returns `None` if a device answers for every track of the question. `device` is its
+    /// [`stream_key`](crate::device::stream_key).
     ///
-    /// The seed is the server's. A device whose owner did not agree to a reproducible run draws its track for itself.
+    /// The server knows the seed. If the owner did not agree to a reproducible run, the device
+    /// draws its own track.
     pub fn assigned_track(&self, device: u64) -> Option<u32> {
         let draw = || {
             let mut stream = Stream::new(self.seed, Purpose::Apart, self.round, device);
@@ -73,13 +77,14 @@ impl RoundKey {
         (self.terms.schedule == TrackSchedule::Apart).then(draw)
     }
 
-    /// Whether a device of a reproducible run answers the queries of a track.
+    /// Returns `true` if a device of a reproducible run answers the queries of a track.
     pub fn is_answered_by(&self, track: u32, device: u64) -> bool {
         self.assigned_track(device).is_none_or(|assigned| assigned == track)
     }
 }
 
-/// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
+/// The queries of one sum. `P` is the type of the params: the params themselves, or their id before
+/// a device has fetched them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<P = Params> {
     /// The round.
@@ -88,65 +93,66 @@ pub struct Question<P = Params> {
     pub queries: Vec<Query<P>>,
 }
 
-/// One query of a question: its answer is an integer vector that leaves a device only inside a sum.
+/// One query of a question. Its answer is an integer vector that leaves a device only inside a sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query<P = Params> {
-    /// The track that asks, counted from 0.
+    /// The track of the query, starting at 0.
     pub track: u32,
     /// w.
     pub params: P,
-    /// What is sent beside w: as many vectors as the correction of an update names.
+    /// The vectors sent with w, as many as the correction of an update requires.
     pub sent: Vec<P>,
-    /// What is asked at w.
+    /// The computation at w.
     pub ask: Ask,
 }
 
 impl<P> Query<P> {
-    /// A query of track 0 at w, with nothing beside it.
+    /// Creates a query of track 0 at w without further vectors.
     pub fn new(params: P, ask: Ask) -> Self {
         Self { track: 0, params, sent: Vec::new(), ask }
     }
 
-    /// The same query of another track.
+    /// Returns the same query for another track.
     #[must_use]
     pub fn of_track(self, track: usize) -> Self {
         Self { track: track as u32, ..self }
     }
 
-    /// All params that it names: w, and what is sent beside it.
+    /// Returns all params of the query: w and the vectors sent with it.
     pub fn named(&self) -> impl Iterator<Item = &P> {
         std::iter::once(&self.params).chain(&self.sent)
     }
 }
 
-/// What a device computes at w.
+/// A computation of a device at w.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// A step of a private quantile of the losses F_k(w) (Algorithm 3, line 5).
     Quantile(QuantileQuery),
     /// The local update of the devices that count (Algorithm 2, lines 6–9).
     Update {
-        /// How a device weighs itself.
+        /// The weighting of the devices.
         weighting: Weighting,
-        /// How it trains.
+        /// The training plan.
         plan: LocalPlan,
     },
-    /// Histograms of how w serves the device on the examples that it holds out. Training needs none of them.
+    /// Histograms of the device's measures of w on its held-out examples. Training does not need
+    /// them.
     Evaluation(Vec<Measure>),
 }
 
 impl Ask {
-    /// Whether a device needs F_k(w) to answer.
+    /// Returns `true` if a device needs F_k(w) to answer.
     pub fn needs_loss(&self) -> bool {
         match self {
             Self::Quantile(_) => true,
             Self::Update { weighting, .. } => weighting.needs_loss(),
-            // Its own examples are others than those of F_k.
+            // Held-out examples are not those of F_k.
             Self::Evaluation(_) => false,
         }
     }
 
-    /// How devices weigh themselves in an update.
+    /// Returns the weighting of the devices in an update.
     pub fn weighting(&self) -> Option<&Weighting> {
         match self {
             Self::Quantile(_) | Self::Evaluation(_) => None,
@@ -154,7 +160,7 @@ impl Ask {
         }
     }
 
-    /// Length of an answer, for params of so many entries.
+    /// Returns the length of an answer for params with this many entries.
     pub fn answer_len(&self, params: usize) -> usize {
         match self {
             Self::Quantile(query) => query.len(),
@@ -165,20 +171,20 @@ impl Ask {
 }
 
 impl Query {
-    /// Length of an answer.
+    /// Returns the length of an answer.
     pub fn answer_len(&self) -> usize {
         self.ask.answer_len(self.params.len())
     }
 
-    /// Whether a device needs F_k(w) to answer.
+    /// Returns `true` if a device needs F_k(w) to answer.
     pub fn needs_loss(&self) -> bool {
         self.ask.needs_loss()
     }
 }
 
-/// Anything that names params by their content.
+/// A type that identifies params by content.
 pub trait Identified {
-    /// The id of the params.
+    /// Returns the id of the params.
     fn id(&self) -> ParamsId;
 }
 
@@ -195,18 +201,18 @@ impl Identified for ParamsId {
 }
 
 impl<P: Identified> Question<P> {
-    /// The canonical bytes.
+    /// Returns the canonical bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         encode(&self.key, &self.queries)
     }
 
-    /// What devices sign along with a sum: BLAKE3 of the canonical bytes.
+    /// Returns the hash that devices sign with a sum: BLAKE3 of the canonical bytes.
     pub fn digest(&self) -> blake3::Hash {
         blake3::hash(&self.to_bytes())
     }
 }
 
-/// The canonical bytes of some queries.
+/// Writes the canonical bytes of some queries.
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
     bytes.u8(VERSION).u64(key.run).u64(key.seed).u64(key.round).u32(key.members);
@@ -223,7 +229,7 @@ pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     bytes.0
 }
 
-/// Why bytes are not a question.
+/// The reason for which bytes are not a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed question: {field}")]
 pub struct MalformedQuestion {
@@ -236,7 +242,8 @@ const fn malformed(field: &'static str) -> MalformedQuestion {
 }
 
 impl Question<ParamsId> {
-    /// Reads a question. Only canonical bytes are taken: [`Question::to_bytes`] of the result is `bytes`.
+    /// Decodes a question. Accepts only canonical bytes: [`Question::to_bytes`] of the result is
+    /// `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedQuestion> {
         let mut reader = Reader(bytes);
         if reader.u8("version")? != VERSION {
@@ -260,19 +267,20 @@ impl Question<ParamsId> {
         if queries.iter().any(|query| query.track >= key.terms.tracks) {
             return Err(malformed("track"));
         }
-        // A bound on the length of an update says nothing of what is sent beside it.
+        // The bound on the norm of an update does not cover the vectors sent with w.
         if key.terms.clip.is_some() && queries.iter().any(|query| !query.sent.is_empty()) {
             return Err(malformed("clip"));
         }
         if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
     }
 
-    /// The params that it names, query by query: w, and what is sent beside it.
+    /// Returns the params of the question by query: w and the vectors sent with it.
     pub fn named(&self) -> impl Iterator<Item = ParamsId> {
         self.queries.iter().flat_map(|query| query.named().copied())
     }
 
-    /// The question with the params that were fetched for it, in the order of [`Question::named`]; `None` when there are fewer.
+    /// Returns the question with its fetched params, in the order of [`Question::named`]. Returns
+    /// `None` if there are fewer.
     pub fn with_params(&self, params: &[Params]) -> Option<Question> {
         let mut params = params.iter().cloned();
         let mut queries = Vec::with_capacity(self.queries.len());
@@ -442,7 +450,7 @@ mod tests {
         };
         assert_eq!(refused(&sends_more), "clip");
         for wrong in [-0.0, -1.0, f64::NAN, f64::INFINITY] {
-            // Behind version, run, seed, round, members, weights, schedule and tracks.
+            // After version, run, seed, round, members, weights, schedule and tracks.
             let mut bytes = question().to_bytes();
             bytes[35..43].copy_from_slice(&wrong.to_le_bytes());
             assert_eq!(Question::from_bytes(&bytes).unwrap_err().field, "clip", "{wrong}");

@@ -1,12 +1,13 @@
-//! Which devices count in an update, and how much.
+//! The selection of devices for an update and their weights.
 //!
 //! A [`Selection`] is the first part of an algorithm. In each round the server asks it what must be learned of the losses
 //! ([`Needs`]), tells it the answer ([`Learned`]), and asks for the [`Weighting`] that every device applies to itself. What
-//! it must know in the next round it keeps in the track's [`Memory`].
+//! it must know in the next round it keeps in the track's [`AlgorithmState`].
 //!
-//! [`Everyone`] is the smallest selection; [`Tail`](crate::algorithm::Tail) is that of Δ-FL.
+//! [`Everyone`] is the simplest selection. [`Tail`](crate::algorithm::Tail) is the selection of
+//! Δ-FL.
 
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::Search;
 
@@ -14,73 +15,73 @@ mod weighting;
 
 pub use weighting::{EVERYONE, MAX_NUMBERS, SMOOTH_TAIL, TAIL, Weighting, WeightingKind};
 
-/// The number under which a selection keeps η in the track's memory; the round loop records it.
+/// The name of η in the track's memory. The round loop records it.
 pub const ETA: &str = "eta";
-/// The number under which a selection keeps the round in which η was found.
+/// The name of the round in which η was found, in the track's memory.
 pub const ETA_ROUND: &str = "eta.round";
 
-/// What must be learned of the losses F_k(w_t) before the update of a round.
+/// The information about the losses F_k(w_t) that a round needs before the update.
 #[derive(Clone, Debug)]
 pub enum Needs {
     /// Nothing.
     Nothing,
-    /// The losses, which the server sees (Algorithm 2, lines 4–5).
+    /// The losses, visible to the server (Algorithm 2, lines 4–5).
     Losses,
-    /// A quantile by secure sums; the server sees no loss (Algorithm 3, line 5).
+    /// A quantile by secure sums. The server sees no loss (Algorithm 3, line 5).
     Quantile(Search),
 }
 
-/// What was learned.
+/// The information that was requested.
 #[derive(Clone, Copy, Debug)]
 pub enum Learned<'a> {
-    /// Nothing was asked.
+    /// Nothing was requested.
     Nothing,
     /// The finite losses of the cohort.
     Losses(&'a [DeviceLoss]),
-    /// A quantile search that has ended.
+    /// A completed quantile search.
     Quantile(&'a Search),
 }
 
-/// What the sum of updates of a round tells of the tail.
+/// Information about the tail from the sum of updates of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SummedTail {
     /// t.
     pub round: u64,
-    /// Devices whose answers are in the sum, whether they counted or not.
+    /// The number of devices with answers in the sum, including those that did not count.
     pub answered: u64,
     /// Σ α_k·ω_k over the tail.
     pub tail_weight: f64,
 }
 
-/// Which devices count in an update, and how much.
+/// Selects the devices that count in an update, and their weights.
 pub trait Selection: Send + Sync {
     /// What round t must learn.
-    fn needs(&self, round: u64, memory: &Memory) -> Needs;
+    fn needs(&self, round: u64, memory: &AlgorithmState) -> Needs;
 
     /// Takes in what was learned in round t.
-    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory);
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState);
 
     /// How a device turns its loss into the share ω_k of its weight: part of the question that all devices sign.
-    fn weighting(&self, memory: &Memory) -> Weighting;
+    fn weighting(&self, memory: &AlgorithmState) -> Weighting;
 
     /// Takes in the weight of the tail, once the sum of updates is known.
-    fn observe(&self, summed: &SummedTail, memory: &mut Memory);
+    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState);
 }
 
-/// Every device of the cohort counts with its whole weight.
+/// Every device of the cohort counts with its full weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Everyone;
 
 impl Selection for Everyone {
-    fn needs(&self, _round: u64, _memory: &Memory) -> Needs {
+    fn needs(&self, _round: u64, _memory: &AlgorithmState) -> Needs {
         Needs::Nothing
     }
 
-    fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut Memory) {}
+    fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut AlgorithmState) {}
 
-    fn weighting(&self, _memory: &Memory) -> Weighting {
+    fn weighting(&self, _memory: &AlgorithmState) -> Weighting {
         Weighting::everyone()
     }
 
-    fn observe(&self, _summed: &SummedTail, _memory: &mut Memory) {}
+    fn observe(&self, _summed: &SummedTail, _memory: &mut AlgorithmState) {}
 }

@@ -1,7 +1,8 @@
-//! What is predicted, and which figures say how well.
+//! Prediction tasks and their metrics.
 //!
-//! A model adds up a few numbers over the examples of a device ([`Score`]); its task turns them into metrics with a
-//! name, a unit and a direction. Tables, figures and comparisons read all three from here.
+//! A model adds a few numbers over the examples of a device ([`Score`]). Its task converts them to
+//! metrics with a name, a unit and a direction. Tables, figures and comparisons read all three from
+//! here.
 //!
 //! ```text
 //! classes, binary   error  = errors / n
@@ -13,17 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Score;
 
-/// What is predicted.
+/// A prediction task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Task {
-    /// One of several classes; the loss is the cross-entropy.
+    /// One of several classes. The loss is the cross-entropy.
     #[default]
     Classes,
-    /// One of two classes, by a single logit; the loss is the logistic one.
+    /// One of two classes, with a single logit. The loss is the logistic loss.
     Binary,
-    /// The symbol that follows; the loss is the cross-entropy.
+    /// The next symbol. The loss is the cross-entropy.
     NextSymbol,
     /// A real number.
     Regression(RegressionLoss),
@@ -36,12 +37,12 @@ pub enum RegressionLoss {
     /// r²/2.
     #[default]
     Squared,
-    /// r²/2 where |r| ≤ δ, and δ(|r| − δ/2) beyond: a single outlier pulls no more than δ.
+    /// r²/2 if |r| ≤ δ, and δ(|r| − δ/2) otherwise. The slope at an outlier is at most δ.
     Huber(f32),
 }
 
 impl RegressionLoss {
-    /// The loss of a residual.
+    /// Computes the loss of a residual.
     pub fn loss(self, residual: f64) -> f64 {
         match self {
             Self::Squared => 0.5 * residual * residual,
@@ -52,7 +53,7 @@ impl RegressionLoss {
         }
     }
 
-    /// Its slope.
+    /// Computes the derivative of the loss.
     pub fn slope(self, residual: f32) -> f32 {
         match self {
             Self::Squared => residual,
@@ -61,24 +62,24 @@ impl RegressionLoss {
     }
 }
 
-/// A figure that says how well a device is served.
+/// A measure of the prediction quality of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Metric {
-    /// Its name in files: a column of the evaluations.
+    /// Its name in files, a column of the evaluations.
     pub name: &'static str,
     /// Its name in tables and figures.
     pub title: &'static str,
-    /// What it is measured in.
+    /// Its unit.
     pub unit: Unit,
-    /// Which way is better.
+    /// The direction of improvement.
     pub direction: Direction,
 }
 
-/// What a metric is measured in.
+/// The unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// A share of the examples in [0, 1], shown in percent.
+    /// A fraction of the examples in [0, 1], displayed in percent.
     Share,
     /// The unit of the target.
     Target,
@@ -86,7 +87,7 @@ pub enum Unit {
     Number,
 }
 
-/// Which way is better.
+/// The direction of improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -96,26 +97,26 @@ pub enum Direction {
     Higher,
 }
 
-/// Every metric that a task has.
+/// All metrics of all tasks.
 static METRICS: [Metric; 5] = [ERROR, PERPLEXITY, RMSE, MAE, R_SQUARED];
 
 impl Metric {
-    /// The metric of this name.
+    /// Returns the metric with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         METRICS.iter().find(|metric| metric.name == name)
     }
 
-    /// A value as tables show it: a share in percent, others as they are.
+    /// Converts a value for tables: a fraction to percent, others unchanged.
     pub fn shown(&self, value: f64) -> f64 {
         if self.unit == Unit::Share { 100.0 * value } else { value }
     }
 
-    /// A number that is the smaller the better the value is.
+    /// Returns a number that decreases as the value improves.
     pub fn cost(&self, value: f64) -> f64 {
         if self.direction == Direction::Lower { value } else { -value }
     }
 
-    /// The title with its unit, as a heading: "error %", "RMSE".
+    /// Returns the title with its unit, as a heading: "error %", "RMSE".
     pub fn heading(&self) -> String {
         if self.unit == Unit::Share { format!("{} %", self.title) } else { self.title.to_owned() }
     }
@@ -130,14 +131,14 @@ const MAE: Metric = Metric { name: "mae", title: "MAE", unit: Unit::Target, dire
 const R_SQUARED: Metric =
     Metric { name: "r_squared", title: "R²", unit: Unit::Number, direction: Direction::Higher };
 
-/// Σ of what [`Score::sums`] hold, for tasks of classes: the misclassified examples.
+/// The sum in [`Score::sums`] for classification tasks: the number of misclassified examples.
 pub const ERRORS: usize = 0;
 
 impl Task {
-    /// Most metrics of a task.
+    /// The maximum number of metrics of a task.
     pub const METRICS: usize = 3;
 
-    /// Its metrics; the first is the one that tables report.
+    /// Returns its metrics. The first is the primary metric.
     ///
     /// ```
     /// use deltafl::task::Task;
@@ -152,12 +153,12 @@ impl Task {
         }
     }
 
-    /// The metric that tables report.
+    /// Returns the primary metric, which tables report.
     pub fn primary(self) -> &'static Metric {
         &self.metrics()[0]
     }
 
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Classes => "classes",
@@ -167,7 +168,7 @@ impl Task {
         }
     }
 
-    /// The name of its loss.
+    /// Returns the name of its loss.
     pub fn loss(self) -> &'static str {
         match self {
             Self::Classes | Self::NextSymbol => "cross-entropy",
@@ -177,7 +178,8 @@ impl Task {
         }
     }
 
-    /// The metrics of a device with so many examples, in the order of [`Task::metrics`]; zero behind them.
+    /// Returns the metrics of a device with this many examples, in the order of [`Task::metrics`],
+    /// followed by zeros.
     pub fn values(self, score: &Score, examples: u64) -> [f64; Self::METRICS] {
         let n = examples as f64;
         let [first, second, third, fourth] = score.sums;
@@ -188,35 +190,36 @@ impl Task {
         }
     }
 
-    /// The sums of one prediction of a real number, beside its loss: r², |r|, y and y².
+    /// Returns the sums of one prediction of a real number, in addition to its loss: r², |r|, y and
+    /// y².
     pub fn regression_sums(prediction: f32, target: f32) -> [f64; Score::SUMS] {
         let (residual, y) = (f64::from(prediction) - f64::from(target), f64::from(target));
         [residual * residual, residual.abs(), y, y * y]
     }
 }
 
-/// R² from Σr², Σy and Σy². Where all targets of a device are the same it has no meaning: 1 for exact predictions and 0
-/// for others, as scikit-learn has it.
+/// Computes R² from Σr², Σy and Σy². It is undefined if all targets of a device are equal. It is
+/// then 1 for exact predictions and 0 otherwise, as in scikit-learn.
 fn r_squared(residuals: f64, sum: f64, squares: f64, n: f64) -> f64 {
     let spread = squares - sum * sum / n;
-    // What is left of the squares by rounding alone is no spread.
+    // A sum of squares due to rounding alone is not a variance.
     if spread > 1e-12 * squares { 1.0 - residuals / spread } else { f64::from(u8::from(residuals <= 0.0)) }
 }
 
-/// What examples are to be predicted as.
+/// The targets of examples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Targets<'a> {
-    /// A class each.
+    /// One class per example.
     Classes(&'a [u32]),
-    /// A real number each.
+    /// One real number per example.
     Values(&'a [f32]),
 }
 
 impl<'a> Targets<'a> {
-    /// No targets: those of windows stand in the text.
+    /// No targets. The targets of windows are in the text.
     pub const IN_TEXT: Self = Self::Classes(&[]);
 
-    /// Number of targets.
+    /// Returns the number of targets.
     pub fn len(self) -> usize {
         match self {
             Self::Classes(classes) => classes.len(),
@@ -224,34 +227,36 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The classes, for a model that tells classes apart.
+    /// Returns the classes, for a classification model.
     ///
     /// # Panics
-    /// When targets are real numbers: an experiment pairs models with data before training starts.
+    /// Panics if the targets are real numbers. An experiment checks models against data before
+    /// training starts.
     pub fn classes(self) -> &'a [u32] {
         match self {
             Self::Classes(classes) => classes,
-            Self::Values(_) => panic!("a model of classes was given real numbers to predict"),
+            Self::Values(_) => panic!("a classification model was given real-valued targets"),
         }
     }
 
-    /// The numbers, for a regression.
+    /// Returns the numbers, for a regression.
     ///
     /// # Panics
-    /// When targets are classes: an experiment pairs models with data before training starts.
+    /// Panics if the targets are classes. An experiment checks models against data before training
+    /// starts.
     pub fn values(self) -> &'a [f32] {
         match self {
             Self::Values(values) => values,
-            Self::Classes(_) => panic!("a regression was given classes to predict"),
+            Self::Classes(_) => panic!("a regression model was given class targets"),
         }
     }
 
-    /// Some of them.
+    /// Returns a range of the targets.
     pub(crate) fn part(self, range: std::ops::Range<usize>) -> Self {
         match self {
             Self::Classes(classes) => Self::Classes(&classes[range]),

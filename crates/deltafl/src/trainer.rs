@@ -1,8 +1,10 @@
-//! What a device does from w: its loss F_k(w), and its local update (Algorithm 2, lines 10–12).
+//! The local computation of a device from w: its loss F_k(w) and its local update (Algorithm 2,
+//! lines 10–12).
 //!
-//! A [`LocalTrainer`] is shared by all threads; each thread works with a [`Worker`] of its own, which holds the memory
-//! that one device after the other is computed in. [`Sgd`] trains our models and is what every simulation runs; a trainer
-//! of the user implements the same two traits and keeps the round loop, the secure sums and the run folder.
+//! All threads share a [`LocalTrainer`]. Each thread has its own [`Worker`], whose memory is reused
+//! from device to device. [`Sgd`] trains the library's models and is used in every simulation. A
+//! custom trainer implements the same two traits and can use the round loop, the secure sums and
+//! the run folder.
 
 use std::mem;
 use std::ops::{Deref, Range};
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::{BatchBuffer, Examples};
 use crate::device::BLOCK;
 use crate::kernel::Aligned;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::{Model, Score, Step, Tensor};
 use crate::params::Params;
 use crate::stream::Stream;
@@ -21,37 +23,38 @@ use crate::task::Task;
 
 mod correction;
 
-pub use correction::{Correction, Trained};
+pub use correction::{Correction, LocalResult};
 
-/// How long a device trains.
+/// The amount of local training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// Passes over a shuffle of the device's examples; the last short batch is kept.
+    /// Passes over a shuffle of the device's examples. The last, shorter batch is kept.
     Epochs(u32),
     /// n_local steps, each on a batch drawn with replacement.
     Steps(u32),
 }
 
-/// The local update of one round: SGD on f(w; ξ) + (λ/2)‖w‖² + (μ/2)‖w − w_t‖², corrected where the algorithm says how.
+/// The local update of one round: SGD on f(w; ξ) + (λ/2)‖w‖² + (μ/2)‖w − w_t‖², with an optional
+/// correction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalPlan {
     /// Epochs or steps.
     pub work: Work,
-    /// Examples per step.
+    /// The number of examples per step.
     pub batch: usize,
     /// γ_t.
     pub learning_rate: f32,
     /// λ.
     pub l2: f32,
-    /// μ, the weight of the term that holds a device near w_t; 0 in Δ-FL and FedAvg.
+    /// μ, the weight of the proximal term at w_t, or 0 in Δ-FL and FedAvg.
     pub proximal: f32,
-    /// What is added to every gradient beside, if anything is.
+    /// The correction added to every gradient, if any.
     pub correction: Option<&'static Correction>,
 }
 
 impl LocalPlan {
-    /// How many examples a device that holds so many passes over.
+    /// Returns the number of examples that a device with this many examples processes.
     pub fn examples(&self, held: u64) -> u64 {
         match self.work {
             Work::Epochs(epochs) => held.saturating_mul(u64::from(epochs)),
@@ -59,7 +62,7 @@ impl LocalPlan {
         }
     }
 
-    /// K: how many steps a device makes that holds so many examples.
+    /// Returns K, the number of steps of a device with this many examples.
     pub fn steps(&self, held: u64) -> u64 {
         match self.work {
             Work::Epochs(epochs) => held.div_ceil(self.batch as u64).saturating_mul(u64::from(epochs)),
@@ -67,7 +70,7 @@ impl LocalPlan {
         }
     }
 
-    /// For a trainer that cannot correct its gradients: refuses a plan that asks it to.
+    /// Rejects a plan with a correction, for a trainer that does not support it.
     pub fn without_correction(&self) -> Result<(), TrainerError> {
         match self.correction {
             None => Ok(()),
@@ -77,70 +80,71 @@ impl LocalPlan {
         }
     }
 
-    /// How many vectors are sent beside w, and come back as changes.
+    /// Returns the number of vectors that are sent with w and returned as changes.
     pub fn sent(&self) -> usize {
         self.correction.map_or(0, |correction| correction.sent.len())
     }
 }
 
-/// Why a trainer could not compute a device.
+/// The reason for which a trainer failed.
 pub type TrainerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What is trained, and how a device computes it.
+/// The training problem and its local computation.
 pub trait LocalTrainer: Send + Sync {
-    /// Length d of the parameter vector w.
+    /// Returns the length d of the parameter vector w.
     fn num_params(&self) -> usize;
 
     /// Writes the initial iterate w₀.
     fn init(&self, stream: &mut Stream, params: &mut [f32]);
 
-    /// What is predicted: which metrics the scores of its workers come to.
+    /// Returns the task, which determines the metrics of the workers' scores.
     fn task(&self) -> Task {
         Task::default()
     }
 
-    /// The tensors of which w is made, in its order: files name and shape them so.
+    /// Returns the tensors of w in order, with the names and shapes used in files.
     fn tensors(&self) -> Vec<Tensor> {
         vec![Tensor::new("params", &[self.num_params()])]
     }
 
-    /// Memory in which one thread computes devices.
+    /// AlgorithmState in which one thread computes devices.
     fn worker(&self) -> Box<dyn Worker + '_>;
 }
 
-/// Computes devices, one after the other.
+/// Computes devices one after the other.
 pub trait Worker: Send {
     /// Prepares w for [`Worker::score`].
     fn load(&mut self, params: &[f32]);
 
-    /// Loss and figures over some examples at the loaded w; at most [`BLOCK`] of them.
+    /// Computes the loss and metrics over at most [`BLOCK`] examples at the loaded w.
     fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError>;
 
-    /// Runs LocalUpdate and returns w_k; behind it, one after the other, the change to each vector that was sent beside w. `own`
-    /// is what the device remembers: a trainer may read and change it under names of its own.
+    /// Runs LocalUpdate and returns w_k, followed by the change to each vector that was sent with
+    /// w. `own` is the memory of the device. A trainer may read and change it under its own names.
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError>;
 }
 
-/// A local update that a device is to make.
+/// A local update to compute.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalTask<'a> {
     /// w_t.
     pub params: &'a [f32],
-    /// What the server sends beside w: as many vectors as [`LocalPlan::sent`] says.
+    /// The vectors that the server sends with w, as many as [`LocalPlan::sent`] returns.
     pub sent: &'a [Params],
     /// The device's data.
     pub examples: &'a Examples<'a>,
-    /// How it trains.
+    /// The training plan.
     pub plan: &'a LocalPlan,
 }
 
-/// Stochastic gradient descent on a [`Model`], which it borrows, shares or owns. A worker leaves its memory to the next one, so
-/// that thousands of devices in a process cost no more than the threads they compute on.
+/// Stochastic gradient descent on a [`Model`], which it borrows, shares or owns. A dropped worker
+/// passes its memory to the next one. Thousands of devices in a process thus need only the memory
+/// of their threads.
 pub struct Sgd<M> {
     model: M,
     before_step: fn(),
@@ -148,13 +152,13 @@ pub struct Sgd<M> {
 }
 
 impl<M> Sgd<M> {
-    /// Trains this model.
+    /// Creates a trainer for this model.
     pub fn new(model: M) -> Self {
         Self { model, before_step: || (), spare: Mutex::default() }
     }
 
-    /// Calls a function before every step, which may leave the update by unwinding: a device that nobody waits for any longer
-    /// does.
+    /// Calls a function before every step. It may unwind to cancel the update, for example when the
+    /// answer is no longer needed.
     #[must_use]
     pub fn before_step(self, before_step: fn()) -> Self {
         Self { before_step, ..self }
@@ -162,7 +166,7 @@ impl<M> Sgd<M> {
 }
 
 fn unlocked(spare: &Mutex<Vec<Workspace>>) -> MutexGuard<'_, Vec<Workspace>> {
-    // What a thread left that panicked is memory as good as any.
+    // The memory left by a panicked thread can be reused.
     spare.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -189,7 +193,7 @@ impl<M: Deref<Target: Model> + Send + Sync> LocalTrainer for Sgd<M> {
     }
 }
 
-/// A model, with the memory that it trains in.
+/// A model with its training memory.
 struct SgdWorker<'a, T: Model + ?Sized> {
     model: &'a T,
     before_step: fn(),
@@ -204,11 +208,12 @@ impl<T: Model + ?Sized> Drop for SgdWorker<'_, T> {
     }
 }
 
-/// Memory in which a device trains and evaluates, reused from device to device.
+/// AlgorithmState in which a device trains and evaluates, reused from device to device.
 #[derive(Debug, Default)]
 struct Workspace {
     working: Aligned,
-    /// What every step adds beside the gradient, in working form, where there is a proximal term or a correction.
+    /// The vector that every step adds to the gradient step, in working form, if there is a
+    /// proximal term or a correction.
     pull: Aligned,
     scratch: Aligned,
     local: Vec<f32>,
@@ -232,14 +237,14 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;
         let Workspace { working, scratch, .. } = &mut self.memory;
         working.resize(self.model.working_len());
         self.model.load(params, working);
-        // Scratch by what a step can hold, not by what a plan asks for.
+        // The scratch size depends on the largest possible step, not on the plan.
         let longest = match plan.work {
             Work::Epochs(_) => plan.batch.min(examples.len()),
             Work::Steps(_) => plan.batch,
@@ -256,7 +261,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         self.model.store(working, local);
         if let Some(correction) = plan.correction {
             let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let trained = Trained { params, local, sent: task.sent, steps, learning_rate };
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate };
             (correction.finish)(&trained, own, changes);
         }
         Ok(&self.memory.local)
@@ -265,7 +270,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
     /// What every step adds beside the gradient: γ(μw_t − drift).
-    fn set_pull(&mut self, task: &LocalTask<'_>, own: &Memory) {
+    fn set_pull(&mut self, task: &LocalTask<'_>, own: &AlgorithmState) {
         let Workspace { working, pull, local, .. } = &mut self.memory;
         let LocalTask { params, plan, .. } = task;
         let LocalPlan { learning_rate, proximal, .. } = **plan;
@@ -291,7 +296,7 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
-    /// One pass over a shuffle of the examples.
+    /// Runs one pass over a shuffle of the examples.
     fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
         let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
@@ -304,7 +309,7 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
         }
     }
 
-    /// One step on ξ ~ q_k.
+    /// Runs one step on ξ ~ q_k.
     fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
         (self.before_step)();
         let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;

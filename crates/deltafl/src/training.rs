@@ -11,104 +11,30 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::Track;
-use crate::cohort::{Draw, Sampling};
+use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
-use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic};
-use crate::memory::{DeviceMemories, Memory};
+use crate::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, Traffic};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
-use crate::server_step::Applied;
-use crate::stream::{Purpose, Stream};
+use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
-use crate::task::Task;
-use crate::terms::Terms;
-use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 mod event;
 mod held_out;
 mod learning;
+mod plan;
 mod records;
 
 pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
-use self::held_out::HeldOut;
-use self::learning::{Note, learn};
+use self::held_out::HeldOutQueries;
+use self::learning::{LossPhase, learn};
+pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
-
-/// What a run does in every round.
-pub struct Plan {
-    /// T.
-    pub rounds: u64,
-    /// How S_t is drawn.
-    pub sampling: Sampling,
-    /// How devices train.
-    pub local: Local,
-    /// Rounds between two evaluations of every device; the last round is always evaluated.
-    pub evaluate_every: u64,
-    /// On what terms devices answer; the number of tracks is that of `tracks`.
-    pub terms: Terms,
-    /// What the devices predict, where they keep their figures to themselves and cohorts are asked about the examples that
-    /// they hold out, as often as the run evaluates; `None` asks nobody.
-    pub held_out: Option<Task>,
-    /// The models, one per track.
-    pub tracks: Vec<Track>,
-}
-
-impl Plan {
-    /// The terms of the run, with the number of its tracks.
-    fn terms_of_run(&self) -> Terms {
-        Terms { tracks: u32::try_from(self.tracks.len()).unwrap_or(u32::MAX), ..self.terms }
-    }
-
-    /// Whether devices are evaluated at the params of round t: those of the tracks that train in it, and in every round of a
-    /// cycle if in any of its rounds.
-    fn evaluates(&self, round: u64) -> bool {
-        self.terms_of_run().cycle(round).any(|round| round.is_multiple_of(self.evaluate_every))
-    }
-}
-
-/// LocalUpdate, with its learning rate over the rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Local {
-    /// Epochs or steps.
-    pub work: Work,
-    /// Examples per step.
-    pub batch: usize,
-    /// γ₀.
-    pub learning_rate: f64,
-    /// c and t₀, if the rate decays.
-    pub decay: Option<Decay>,
-}
-
-/// γ_t = γ₀·c^⌊t/t₀⌋.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Decay {
-    /// c.
-    pub factor: f64,
-    /// t₀.
-    pub every: u64,
-}
-
-impl Local {
-    /// The local update of a track that has trained `round` rounds.
-    pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
-        let decayed = self
-            .decay
-            .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
-        LocalPlan {
-            work: self.work,
-            batch: self.batch,
-            learning_rate: (self.learning_rate * decayed) as f32,
-            l2: track.l2,
-            proximal: track.proximal,
-            correction: track.correction,
-        }
-    }
-}
 
 /// Where a run stands: all that a checkpoint holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +55,7 @@ pub struct TrackState {
     /// w_t.
     pub params: Params,
     /// What its algorithm keeps between rounds.
-    pub memory: Memory,
+    pub memory: AlgorithmState,
     /// What the devices of a simulation keep between rounds; nothing of a deployed device is ever here.
     pub devices: DeviceMemories,
 }
@@ -137,19 +63,11 @@ pub struct TrackState {
 impl TrackState {
     /// A track at these params, where nothing is remembered yet.
     pub fn new(params: Params) -> Self {
-        Self { params, memory: Memory::default(), devices: DeviceMemories::default() }
+        Self { params, memory: AlgorithmState::default(), devices: DeviceMemories::default() }
     }
 }
 
 impl State {
-    /// The start of a run: every track at the same w₀.
-    pub fn new(seed: u64, tracks: usize, trainer: &dyn LocalTrainer) -> Self {
-        let mut entries = vec![0.0; trainer.num_params()];
-        trainer.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
-        let start = TrackState::new(entries.into());
-        Self { seed, round: 0, tensors: trainer.tensors().into(), tracks: vec![start; tracks] }
-    }
-
     fn params(&self) -> Vec<&Params> {
         self.tracks.iter().map(|track| &track.params).collect()
     }
@@ -284,7 +202,7 @@ pub fn train_with(
         // Line 2, one round ahead: an exchange that waits for a sum can prepare the next cohort.
         let next = first_cohort(exchange, plan, state, state.round + 1);
         exchange.announce(&next.cohort);
-        let cycle = plan.terms_of_run().cycle(state.round);
+        let cycle = plan.terms.cycle(state.round);
         let reporting = cycle.map(|round| options.losses.in_round(plan, round)).max().unwrap_or_default();
         let Finished { records, losses } = finished_round(exchange, plan, state, announced, reporting)?;
         announced = next;
@@ -325,7 +243,7 @@ fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64)
 
 /// A cohort that was drawn ahead.
 struct Announced {
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     /// How many devices there were then.
     devices: usize,
 }
@@ -374,18 +292,18 @@ fn one_round(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    cohort: &[Drawn],
+    cohort: &[CohortMember],
     reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
-    let terms = plan.terms_of_run();
+    let terms = plan.terms;
     let round = Round { seed: state.seed, index: state.round, cohort, terms, own: &[] };
     let training = terms.tracks_of_round(state.round);
 
     let evaluates = plan.evaluates(state.round);
-    let mut held_out = HeldOut::of(plan, &state.tracks, training.clone(), evaluates);
+    let mut held_out = HeldOutQueries::new(plan, &state.tracks, training.clone(), evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
+    let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state, training.clone());
@@ -395,14 +313,14 @@ fn one_round(
     let devices = exchange.devices();
     let mut records = Vec::with_capacity(training.len());
     for ((i, query), update) in training.zip(&queries).zip(updates) {
-        notes[i].traffic += update.traffic;
-        notes[i].answered = update.answered;
+        phases[i].traffic += update.traffic;
+        phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
         let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         if let Some(params) =
-            track.server.apply(&Applied { params: &at.params, devices }, &sum, &mut at.memory)
+            track.server.apply(&ServerStepInput { params: &at.params, devices }, &sum, &mut at.memory)
         {
             at.params = params;
         }
@@ -411,7 +329,7 @@ fn one_round(
         let turn = terms.turn(round.index);
         let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
         track.selection.observe(&summed, &mut at.memory);
-        records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
+        records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
     }
     let last = held_out::after_the_last(exchange, plan, state, &round)?;
     state.round += 1;
@@ -420,12 +338,12 @@ fn one_round(
         record.tell(held_out.told(version, plan.held_out, record.track));
         record.tell(last.told(plan.rounds, plan.held_out, record.track));
     }
-    Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
+    Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
 }
 
 /// The update that each of these tracks asks of the cohort.
 fn update_queries(plan: &Plan, state: &State, training: Range<usize>) -> Vec<Query> {
-    let turn = plan.terms_of_run().turn(state.round);
+    let turn = plan.terms.turn(state.round);
     let of_track = |i: usize| {
         let (track, at) = (&plan.tracks[i], &state.tracks[i]);
         let weighting = track.selection.weighting(&at.memory);
@@ -442,9 +360,9 @@ fn record(
     round: &Round<'_>,
     index: usize,
     track: &Track,
-    memory: &Memory,
+    memory: &AlgorithmState,
     sum: &UpdateSum,
-    note: &Note,
+    note: &LossPhase,
 ) -> RoundRecord {
     let turn = round.terms.turn(round.index);
     RoundRecord {
@@ -495,18 +413,4 @@ fn evaluate(
         return Ok(());
     }
     events.send(Event::Evaluated { round: state.round, splits: &splits })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_decays_in_steps() {
-        let decay = Some(Decay { factor: 0.5, every: 400 });
-        let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
-        let track = Track::fed_avg();
-        let rate = |round| local.plan(round, &track).learning_rate;
-        assert_eq!([0, 399, 400, 799, 800].map(rate), [0.32, 0.32, 0.16, 0.16, 0.08]);
-    }
 }

@@ -2,12 +2,13 @@
 // Weights are whole numbers: they are compared to the bit.
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
+use std::num::NonZeroUsize;
+
 use deltafl::algorithm::{Quantile, Tail, Track, find};
-use deltafl::cohort::{Availability, Draw, Sampling};
-use deltafl::compute::Threads;
+use deltafl::cohort::Draw;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Drawn, Reachable};
+use deltafl::exchange::{CohortMember, Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::options::OptionValue;
@@ -16,7 +17,7 @@ use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::terms::{Terms, TrackSchedule, Weights};
 use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, State, train};
+use deltafl::training::{Plan, Records, State, train};
 
 fn federation() -> Federation {
     Glyphs { devices: 24.try_into().unwrap(), seed: 3, ..Glyphs::default() }.build()
@@ -25,19 +26,12 @@ fn federation() -> Federation {
 fn track(kind: &str, given: &[(&str, f64)]) -> Track {
     let algorithm = find(kind).unwrap();
     let given = given.iter().map(|&(name, value)| (name, OptionValue::Real(value)));
-    Track::of(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
+    Track::from_options(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
 }
 
 fn plan(tracks: Vec<Track>) -> Plan {
-    Plan {
-        rounds: 5,
-        sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
-        local: Local { work: Work::Epochs(2), batch: 10, learning_rate: 0.1, decay: None },
-        evaluate_every: 5,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks,
-    }
+    let builder = Plan::builder().rounds(5).cohort(6).work(Work::Epochs(2)).evaluate_every(5);
+    builder.tracks(tracks).build().unwrap()
 }
 
 /// The last state of a run that is stopped and taken up again after each of these rounds.
@@ -45,8 +39,8 @@ fn run(plan: &Plan, stops: &[u64]) -> State {
     let federation = federation();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let mut state = plan.start(7, &trainer);
     for &stop in stops {
         let mut records = Records { stop_after: Some(stop), ..Records::default() };
         train(&mut exchange, plan, &mut state, &mut records).unwrap();
@@ -73,20 +67,21 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
         let federation = federation();
         let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
-        let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
-        let (mut state, mut records) = (State::new(7, 1, &trainer), Records::default());
-        let plan = Plan { rounds: 1, terms, ..plan(vec![track("fedavg", &[])]) };
+        let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+        let plan = plan(vec![track("fedavg", &[])]).into_builder().rounds(1).terms(terms).build().unwrap();
+        let (mut state, mut records) = (plan.start(7, &trainer), Records::default());
         train(&mut exchange, &plan, &mut state, &mut records).unwrap();
         records.rounds[0].tail_weight
     };
-    let cohort = plan(Vec::new()).sampling.cohort(
+    let cohort = plan(vec![track("fedavg", &[])]).sampling().cohort(
         federation().split(Split::Train).len(),
         Draw { seed: 7, round: 0, attempt: 0 },
         &Reachable::Everyone,
     );
     let train = federation().split(Split::Train);
     let sum = |weights: Weights| {
-        let of = |drawn: &Drawn| weights.of(federation().example_count(train[drawn.device.place()]));
+        let of =
+            |drawn: &CohortMember| weights.weight(federation().example_count(train[drawn.device.place()]));
         cohort.iter().map(of).sum::<u64>() as f64
     };
     for weights in Weights::ALL {
@@ -107,10 +102,9 @@ fn tails(terms: Terms) -> [Vec<(usize, u64)>; 2] {
     let federation = federation();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let (mut state, mut records) = (State::new(7, 3, &trainer), Records::default());
-    let mut plan = Plan { rounds: 2, terms, ..plan(tracks) };
-    plan.sampling.cohort_size = 12;
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let plan = plan(tracks).into_builder().rounds(2).cohort(12).terms(terms).build().unwrap();
+    let (mut state, mut records) = (plan.start(7, &trainer), Records::default());
     train(&mut exchange, &plan, &mut state, &mut records).unwrap();
     assert_ne!(state.tracks[0].params, state.tracks[1].params);
     let of_round = |round| {
@@ -142,13 +136,13 @@ fn tracks_in_turn_have_the_whole_cohort_every_third_round() {
 fn thresholds_of_tracks_in_turn_age_with_the_rounds_of_their_track() {
     let aged = Track::from(Tail { eta_every: 2, ..Tail::new(Conformity::try_from(0.5).unwrap()) });
     let terms = Terms { schedule: TrackSchedule::InTurn, ..Terms::OPEN };
-    let plan = Plan { rounds: 8, terms, ..plan(vec![aged, Track::fed_avg()]) };
+    let plan = plan(vec![aged, Track::fed_avg()]).into_builder().rounds(8).terms(terms).build().unwrap();
     let mut records = Records::default();
-    let (federation, seed) = (federation(), 7);
+    let federation = federation();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    train(&mut exchange, &plan, &mut State::new(seed, 2, &trainer), &mut records).unwrap();
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    train(&mut exchange, &plan, &mut plan.start(7, &trainer), &mut records).unwrap();
     let ages: Vec<(u64, Option<u64>)> = records
         .rounds
         .iter()
@@ -168,7 +162,10 @@ fn fed_prox_without_its_term_is_fed_avg() {
 
 #[test]
 fn the_proximal_term_holds_devices_near_the_model_that_they_were_sent() {
-    let one_round = |mu| Plan { rounds: 1, ..plan(vec![track("fedprox", &[("mu", mu)])]) };
+    let one_round = |mu| {
+        let plan = plan(vec![track("fedprox", &[("mu", mu)])]);
+        plan.into_builder().rounds(1).build().unwrap()
+    };
     let start = Params::from(vec![0.0; 784 * 62]);
     let moved = [0.0, 1.0, 5.0].map(|mu| distance(&run(&one_round(mu), &[]).tracks[0].params, &start));
     assert!(moved[0] > 1.05 * moved[1] && moved[1] > 1.05 * moved[2] && moved[2] > 0.0, "{moved:?}");

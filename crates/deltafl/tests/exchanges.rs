@@ -1,30 +1,32 @@
 //! Every exchange, any number of threads, interrupted or not: the same bits.
 #![allow(clippy::unwrap_used)]
 
+#[path = "exchanges/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by tests of several crates")]
+mod intercepted;
 #[path = "exchanges/peers.rs"]
 mod peers;
 
+use std::num::NonZeroUsize;
+
 use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
+use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{
-    Direct, Drawn, Exchange, ExchangeError, Fleet, Masked, Reachable, Round, SplitEvaluation, Sum,
-};
+use deltafl::exchange::{CohortMember, Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
-use deltafl::params::Params;
-use deltafl::question::Query;
 use deltafl::stream::Stream;
+use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::superquantile::{Conformity, DeviceLoss};
 use deltafl::terms::{Terms, TrackSchedule};
-use deltafl::trainer::{LocalTrainer, Sgd, Work};
+use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{
-    Event, Local, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, State, TrainOptions,
-    TrainingError, train, train_with,
+    Event, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, TrainOptions, TrainingError,
+    train, train_with,
 };
+use intercepted::Intercepted;
 use peers::{AtTable, Table};
 
 fn federation() -> Federation {
@@ -37,15 +39,14 @@ fn theta(theta: f64) -> Conformity {
 }
 
 fn plan(tracks: Vec<Track>) -> Plan {
-    Plan {
-        rounds: 5,
-        sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
-        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
-        evaluate_every: 2,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: tracks.into_iter().map(|track| Track { l2: 1e-4, ..track }).collect(),
-    }
+    let tracks = tracks.into_iter().map(|track| Track { l2: 1e-4, ..track });
+    Plan::builder().rounds(5).cohort(6).evaluate_every(2).tracks(tracks).build().unwrap()
+}
+
+/// The same plan with devices that drop out.
+fn with_drop_out(plan: Plan, drop_out: f64) -> Plan {
+    let availability = Availability { drop_out: drop_out.try_into().unwrap(), ..Availability::default() };
+    plan.into_builder().availability(availability).build().unwrap()
 }
 
 fn linear(federation: &Federation) -> Box<dyn Model> {
@@ -56,12 +57,12 @@ fn linear(federation: &Federation) -> Box<dyn Model> {
 fn run(federation: &Federation, plan: &Plan, threads: usize) -> Records {
     let model = linear(federation);
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, federation, threads).unwrap();
-    run_on(&mut Direct::new(compute, federation).unwrap(), plan, &trainer)
+    let threads = NonZeroUsize::new(threads);
+    run_on(&mut Simulation::with_threads(&trainer, federation, threads).unwrap(), plan, &trainer)
 }
 
 fn run_on(exchange: &mut dyn Exchange, plan: &Plan, trainer: &dyn LocalTrainer) -> Records {
-    let mut state = State::new(7, plan.tracks.len(), trainer);
+    let mut state = plan.start(7, trainer);
     let mut records = Records::default();
     assert_eq!(train(exchange, plan, &mut state, &mut records).unwrap(), Outcome::Finished);
     assert_eq!(records.checkpoint.as_ref(), Some(&state));
@@ -85,7 +86,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
+        Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -111,8 +112,7 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
     for (mode, tracks) in modes.into_iter().enumerate() {
         let plan = plan(tracks);
         let plain = run(&federation, &plan, 2);
-        let compute = Threads::new(&trainer, &federation, 2).unwrap();
-        let mut state = State::new(7, plan.tracks.len(), &trainer);
+        let mut state = plan.start(7, &trainer);
         let options = TrainOptions { losses: LossReporting::All, ..TrainOptions::default() };
         let (mut records, mut reported) = (Records::default(), Vec::new());
         let mut observer = |event: Event<'_>| {
@@ -122,41 +122,34 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
             }
             records.handle(event)
         };
-        let mut exchange = Direct::new(compute, &federation).unwrap();
+        let threads = NonZeroUsize::new(2);
+        let mut exchange = Simulation::with_threads(&trainer, &federation, threads).unwrap();
         train_with(&mut exchange, &plan, &mut state, options, &mut observer).unwrap();
         assert_eq!(plain.checkpoint, records.checkpoint);
-        assert_eq!(reported.len() as u64, plan.rounds);
+        assert_eq!(reported.len() as u64, plan.rounds());
         for known in reported.iter().flatten().enumerate() {
             // The paper's search by means tells no distribution.
-            let (i, by_means) = (known.0 % plan.tracks.len(), mode == 0 && known.0 % plan.tracks.len() == 3);
+            let (i, by_means) =
+                (known.0 % plan.tracks().len(), mode == 0 && known.0 % plan.tracks().len() == 3);
             assert_eq!(known.1.is_none(), by_means, "mode {mode}, track {i}");
             assert!(known.1.as_ref().is_none_or(|known| known.devices() == 6));
         }
     }
 }
 
-fn direct<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
-    Box::new(Direct::of(fleet))
-}
-
-fn masked<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
-    Box::new(Masked::of(fleet, 0.0))
-}
-
 /// The records of each of several processes.
-fn at_table(
-    size: usize,
-    federation: &Federation,
-    plan: &Plan,
-    exchange: for<'a> fn(Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a>,
-) -> Vec<Records> {
+fn at_table(size: usize, federation: &Federation, plan: &Plan, is_masked: bool) -> Vec<Records> {
     let model = linear(federation);
     let trainer = Sgd::new(&*model);
     let table = Table::new(size);
     let part = |rank| {
-        let compute = Threads::new(&trainer, federation, 1).unwrap();
-        let fleet = Fleet::new(compute, federation, AtTable { rank, table: &table }).unwrap();
-        run_on(&mut *exchange(fleet), plan, &trainer)
+        let compute = Threads::new(&trainer, federation, NonZeroUsize::new(1)).unwrap();
+        let peers = AtTable { rank, table: &table };
+        let mut exchange = Simulation::with_peers(compute, federation, peers).unwrap();
+        if is_masked {
+            exchange = exchange.masked(0.0);
+        }
+        run_on(&mut exchange, plan, &trainer)
     };
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..size).map(|rank| scope.spawn(move || part(rank))).collect();
@@ -170,7 +163,7 @@ fn any_number_of_processes_gives_the_same_bits() {
     let plan = plan(all_algorithms());
     let one = run(&federation, &plan, 1);
     for size in [2, 3] {
-        for records in at_table(size, &federation, &plan, direct) {
+        for records in at_table(size, &federation, &plan, false) {
             assert_eq!(records, one);
         }
     }
@@ -181,9 +174,9 @@ fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
     let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
     for terms in [Terms::OPEN, Terms::PRIVATE, apart] {
-        let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
+        let plan = plan(all_algorithms()).into_builder().rounds(2).terms(terms).build().unwrap();
         let one = run(&federation, &plan, 1);
-        for records in at_table(2, &federation, &plan, masked) {
+        for records in at_table(2, &federation, &plan, true) {
             assert_eq!(records.checkpoint, one.checkpoint);
         }
     }
@@ -224,10 +217,10 @@ fn a_device_that_cannot_be_computed_is_named() {
     let federation = builder.build();
     let model = Brittle(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
     let trainer = Sgd::new(&model);
-    let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let mut exchange = Direct::new(compute, &federation).unwrap();
-    let mut state = State::new(7, 1, &trainer);
-    let error = train(&mut exchange, &plan(vec![Track::fed_avg()]), &mut state, &mut Records::default());
+    let threads = NonZeroUsize::new(2);
+    let mut exchange = Simulation::with_threads(&trainer, &federation, threads).unwrap();
+    let plan = plan(vec![Track::fed_avg()]);
+    let error = train(&mut exchange, &plan, &mut plan.start(7, &trainer), &mut Records::default());
     let Err(TrainingError::Exchange(error)) = error else { panic!("{error:?}") };
     assert_eq!(error.to_string(), "device boris: no gradient for class 1");
 }
@@ -235,17 +228,15 @@ fn a_device_that_cannot_be_computed_is_named() {
 #[test]
 fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
     let federation = federation();
-    let mut plan = plan(all_algorithms());
-    plan.rounds = 3;
-    plan.sampling.cohort_size = 10;
-    plan.sampling.availability.drop_out = 0.1.try_into().unwrap();
+    let plan = plan(all_algorithms()).into_builder().rounds(3).cohort(10).build().unwrap();
+    let plan = with_drop_out(plan, 0.1);
     let plain = run(&federation, &plan, 2);
     assert!(plain.rounds.iter().any(|record| record.dropped > 0));
 
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = run_on(&mut Masked::new(compute, &federation, 0.1).unwrap(), &plan, &trainer);
+    let exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let masked = run_on(&mut exchange.masked(0.1), &plan, &trainer);
     assert_eq!(masked.checkpoint, plain.checkpoint);
     for (masked, plain) in masked.rounds.iter().zip(&plain.rounds) {
         assert_eq!((masked.tail, masked.sums, masked.eta), (plain.tail, plain.sums, plain.eta));
@@ -278,8 +269,8 @@ fn a_private_tail_is_the_open_tail_when_no_loss_lies_near() {
     let mut state = run(&federation, &plan(both), 2).checkpoint.unwrap();
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let plan = Plan { rounds: 10, ..plan(vec![half().into(), private.into()]) };
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let plan = plan(vec![half().into(), private.into()]).into_builder().rounds(10).build().unwrap();
     let mut records = Records::default();
     train(&mut exchange, &plan, &mut state, &mut records).unwrap();
     assert!(records.rounds.iter().all(|record| record.tail < record.cohort));
@@ -305,8 +296,8 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
 
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
-    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let mut state = plan.start(7, &trainer);
     for rounds in 1..5 {
         let mut records = Records { stop_after: Some(rounds), ..Records::default() };
         assert_eq!(train(&mut exchange, &plan, &mut state, &mut records).unwrap(), Outcome::Stopped);
@@ -319,8 +310,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
 
 #[test]
 fn dropped_devices_leave_the_round_and_are_counted() {
-    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
-    plan.sampling.availability.drop_out = 0.4.try_into().unwrap();
+    let plan = with_drop_out(plan(vec![Track::fed_avg(), half().into()]), 0.4);
     let records = run(&federation(), &plan, 2);
     assert!(records.rounds.iter().any(|record| record.dropped > 0));
     for record in records.rounds.iter().filter(|record| record.track == 0) {
@@ -330,11 +320,10 @@ fn dropped_devices_leave_the_round_and_are_counted() {
 
 #[test]
 fn with_everyone_gone_the_round_moves_nothing() {
-    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
-    plan.sampling.availability.drop_out = 1.0.try_into().unwrap();
+    let plan = with_drop_out(plan(vec![Track::fed_avg(), half().into()]), 1.0);
     let federation = federation();
     let model = linear(&federation);
-    let start = State::new(7, 1, &Sgd::new(&*model));
+    let start = plan.start(7, &Sgd::new(&*model));
     let records = run(&federation, &plan, 2);
     assert_eq!(records.checkpoint.unwrap().tracks[1].params, start.tracks[0].params);
 }
@@ -365,20 +354,32 @@ fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
     let federation = federation();
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
-    plan.sampling.availability.drop_out = 0.55.try_into().unwrap();
-    let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = Masked::new(compute, &federation, 0.2).unwrap();
-    let mut masked = Failing { exchange: masked, fails: Vec::new(), failed: Vec::new() };
+    let plan = with_drop_out(plan(vec![Track::fed_avg(), half().into()]), 0.55);
+    let threads = NonZeroUsize::new(2);
+    let masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(0.2);
+    let mut failed: Vec<Vec<CohortMember>> = Vec::new();
+    let mut masked = Intercepted::new(masked).on_sum(|masked, round, queries| {
+        let sums = masked.secure_sum(round, queries);
+        if let Err(ExchangeError::NoSum { .. }) = sums {
+            failed.push(round.cohort.to_vec());
+        }
+        sums
+    });
     let records = run_on(&mut masked, &plan, &trainer);
-    assert!(!masked.failed.is_empty(), "too few of some cohort stayed");
+    drop(masked);
+    assert!(!failed.is_empty(), "too few of some cohort stayed");
     // No round was passed over in silence: w moved in each of them.
     assert!(records.rounds.iter().filter(|record| record.track == 0).all(|record| record.tail > 0));
 
     // Another exchange on which the same cohorts come to no sum ends with the same bits.
-    let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let direct = Direct::new(compute, &federation).unwrap();
-    let mut network = Failing { exchange: direct, fails: masked.failed, failed: Vec::new() };
+    let threads = NonZeroUsize::new(1);
+    let direct = Simulation::with_threads(&trainer, &federation, threads).unwrap();
+    let mut network = Intercepted::new(direct).on_sum(|direct, round, queries| {
+        if failed.iter().any(|cohort| cohort == round.cohort) {
+            return Err(ExchangeError::NoSum { source: "too few are left".into() });
+        }
+        direct.secure_sum(round, queries)
+    });
     assert_eq!(run_on(&mut network, &plan, &trainer).checkpoint, records.checkpoint);
 }
 
@@ -387,75 +388,21 @@ fn a_run_whose_cohorts_all_fail_ends_with_an_error() {
     let federation = federation();
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut plan = plan(vec![Track::fed_avg()]);
-    plan.sampling.availability.drop_out = 1.0.try_into().unwrap();
-    let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let mut masked = Masked::new(compute, &federation, 0.2).unwrap();
-    let mut state = State::new(7, 1, &trainer);
+    let plan = with_drop_out(plan(vec![Track::fed_avg()]), 1.0);
+    let threads = NonZeroUsize::new(1);
+    let mut masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(0.2);
+    let mut state = plan.start(7, &trainer);
     let error = train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap_err();
     assert!(matches!(error, TrainingError::NoSum { round: 0, .. }), "{error}");
     assert!(error.to_string().contains("came to no sum"), "{error}");
-}
-
-/// Notes the cohorts that come to no sum, and lets some fail.
-struct Failing<E> {
-    exchange: E,
-    fails: Vec<Vec<Drawn>>,
-    failed: Vec<Vec<Drawn>>,
-}
-
-impl<E: Exchange> Exchange for Failing<E> {
-    fn devices(&self) -> usize {
-        self.exchange.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.exchange.attempts()
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        self.exchange.reachable()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.exchange.announce(next);
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.exchange.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        if self.fails.iter().any(|cohort| cohort == round.cohort) {
-            return Err(ExchangeError::NoSum { source: "too few are left".into() });
-        }
-        let sums = self.exchange.secure_sum(round, queries);
-        if let Err(ExchangeError::NoSum { .. }) = sums {
-            self.failed.push(round.cohort.to_vec());
-        }
-        sums
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.exchange.evaluate(split, params)
-    }
 }
 
 #[test]
 fn the_record_says_how_old_eta_is_and_a_watched_one_is_found_anew() {
     let federation = federation();
     let every = |eta_rule| Tail { eta_every: 100, eta_rule, ..half() };
-    let mut plan = plan(vec![every(EtaRule::Watched).into(), every(EtaRule::Fixed).into()]);
-    plan.rounds = 30;
-    plan.sampling.cohort_size = 12;
+    let plan = plan(vec![every(EtaRule::Watched).into(), every(EtaRule::Fixed).into()]);
+    let plan = plan.into_builder().rounds(30).cohort(12).build().unwrap();
     let records = run(&federation, &plan, 2);
     let ages = |track| -> Vec<u64> {
         records.rounds.iter().filter(|record| record.track == track).filter_map(|r| r.eta_age).collect()

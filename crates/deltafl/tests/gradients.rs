@@ -1,6 +1,7 @@
 //! The models of the paper, on every instruction set, against an independent f64 implementation whose
 //! derivatives a tape computes, and the tape against central differences. `table` compares every model of
 //! the table with central differences, so that a new model needs no change here.
+#![allow(clippy::unwrap_used)]
 
 #[path = "gradients/models.rs"]
 mod models;

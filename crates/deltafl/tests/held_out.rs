@@ -2,23 +2,23 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use deltafl::algorithm::{Quantile, Tail, Track};
-use deltafl::cohort::{Availability, Draw, Sampling};
-use deltafl::compute::Threads;
-use deltafl::data::synthetic::{Glyphs, Share, Spec};
+use deltafl::cohort::{Availability, Draw};
+use deltafl::data::synthetic::{Fraction, Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WithinSplit};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{Direct, Evaluation, Exchange, Masked, Reachable, SplitEvaluation};
+use deltafl::exchange::{Evaluation, Exchange, Reachable, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::metrics::Figures;
 use deltafl::model::{Model, ModelSpec};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, RoundRecord, State, train};
+use deltafl::terms::{Terms, TrackSchedule};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Plan, Records, RoundRecord, train};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -49,27 +49,36 @@ fn glyphs(devices: u32, seed: u64) -> Federation {
 
 /// A federation of which every device holds some of its examples out.
 fn split(federation: Federation, train: f64, seed: u64) -> Federation {
-    let train = Share::new(train).unwrap();
+    let train = Fraction::new(train).unwrap();
     federation.split_within(&WithinSplit { train, seed, ..WithinSplit::default() }).unwrap()
 }
 
 /// FedAvg, and a level whose η is found in secure sums or in the open.
-fn plan(model: &dyn Model, cohort: usize, quantile: Quantile, drop_out: f64) -> Plan {
+fn plan(
+    model: &dyn Model,
+    cohort: usize,
+    quantile: Quantile,
+    schedule: TrackSchedule,
+    drop_out: f64,
+) -> Plan {
     let tail = Tail { quantile, ..Tail::new(Conformity::try_from(0.5).unwrap()) };
     let availability: Availability = toml::from_str(&format!("drop_out = {drop_out:?}")).unwrap();
-    Plan {
-        rounds: ROUNDS,
-        sampling: Sampling { cohort_size: cohort, with_replacement: false, availability },
-        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.05, decay: None },
-        evaluate_every: 2,
-        held_out: Some(model.task()),
-        terms: Terms::PRIVATE,
-        tracks: vec![Track::fed_avg(), tail.into()],
-    }
+    Plan::builder()
+        .rounds(ROUNDS)
+        .cohort(cohort)
+        .availability(availability)
+        .learning_rate(0.05)
+        .evaluate_every(2)
+        .held_out(model.task())
+        .terms(Terms { schedule, ..Terms::PRIVATE })
+        .track(Track::fed_avg())
+        .track(tail)
+        .build()
+        .unwrap()
 }
 
 fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
-    let mut state = State::new(SEED, plan.tracks.len(), &Sgd::new(model));
+    let mut state = plan.start(SEED, &Sgd::new(model));
     let mut records = Records::default();
     train(exchange, plan, &mut state, &mut records).unwrap();
     records
@@ -77,8 +86,8 @@ fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
 
 fn simulated(federation: &Federation, plan: &Plan, model: &dyn Model) -> Records {
     let trainer = Sgd::new(model);
-    let compute = Threads::new(&trainer, federation, 2).unwrap();
-    run(&mut Direct::new(compute, federation).unwrap(), plan, model)
+    let threads = NonZeroUsize::new(2);
+    run(&mut Simulation::with_threads(&trainer, federation, threads).unwrap(), plan, model)
 }
 
 /// What the devices of a cohort come to under a track, told in the open.
@@ -91,7 +100,7 @@ fn open(
 ) -> Vec<Evaluation> {
     let train = federation.split(Split::Train);
     let draw = Draw { seed: SEED, round, attempt: 0 };
-    let cohort = plan.sampling.cohort(train.len(), draw, &Reachable::Everyone);
+    let cohort = plan.sampling().cohort(train.len(), draw, &Reachable::Everyone);
     let known: HashMap<&str, &Evaluation> =
         split.devices.iter().map(|device| device.id.as_str()).zip(&split.tracks[track]).collect();
     let answering = cohort.iter().filter(|drawn| !drawn.dropped);
@@ -101,7 +110,7 @@ fn open(
 
 /// Holds every evaluation of a run against the figures of the same devices.
 fn check(federation: &Federation, plan: &Plan, records: &Records) -> TestCaseResult {
-    let task = plan.held_out.unwrap();
+    let task = plan.held_out().unwrap();
     let mut versions = Vec::new();
     for RoundRecord { round, track, evaluations, .. } in &records.rounds {
         for told in evaluations {
@@ -132,7 +141,21 @@ fn check(federation: &Federation, plan: &Plan, records: &Records) -> TestCaseRes
             versions.push((told.version, *track));
         }
     }
-    prop_assert_eq!(versions, [(0, 0), (0, 1), (2, 0), (2, 1), (4, 0), (5, 0), (4, 1), (5, 1)]);
+    // The round whose cohort answers, the version of the params, and the track.
+    let expected: &[(u64, u64, usize)] = match plan.terms().schedule {
+        // Track 1 trains in rounds 1 and 3. Its last params are evaluated after round 3.
+        TrackSchedule::InTurn => {
+            &[(0, 0, 0), (1, 0, 1), (2, 2, 0), (3, 2, 1), (3, 5, 1), (4, 4, 0), (4, 5, 0)]
+        }
+        _ => &[(0, 0, 0), (0, 0, 1), (2, 2, 0), (2, 2, 1), (4, 4, 0), (4, 5, 0), (4, 4, 1), (4, 5, 1)],
+    };
+    // A cohort whose devices all drop out evaluates nothing.
+    let (_, splits) = &records.evaluations[0];
+    let test = splits.iter().find(|split| split.split == Split::Test).unwrap();
+    let answers = |round: u64| !open(federation, plan, round, test, 0).is_empty();
+    let expected = expected.iter().filter(|(round, ..)| answers(*round));
+    let expected: Vec<(u64, usize)> = expected.map(|&(_, version, track)| (version, track)).collect();
+    prop_assert_eq!(versions, expected);
     Ok(())
 }
 
@@ -141,13 +164,14 @@ proptest! {
 
     #[test]
     fn bounds_from_secure_sums_hold_the_figures_of_the_same_devices(
-        devices in 8u32..30, cohort in 3usize..12, seed in 0u64..1000, train in 0.3..0.9, private: bool, classes: bool,
+        devices in 8u32..30, cohort in 3usize..12, seed in 0u64..1000, train in 0.3..0.9, private: bool, classes: bool, in_turn: bool,
         drop_out in prop::sample::select(vec![0.0, 0.3]),
     ) {
         let federation = split(if classes { glyphs(devices, seed) } else { planes(devices, seed) }, train, seed);
         let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
         let quantile = if private { Quantile::Private(PrivateQuantile::TwoLevel) } else { Quantile::Open };
-        let plan = plan(&*model, cohort, quantile, drop_out);
+        let schedule = if in_turn { TrackSchedule::InTurn } else { TrackSchedule::Together };
+        let plan = plan(&*model, cohort, quantile, schedule, drop_out);
         check(&federation, &plan, &simulated(&federation, &plan, &*model))?;
     }
 }
@@ -157,16 +181,18 @@ fn masked_cohorts_tell_the_same_and_neither_changes_a_bit_of_training() {
     let federation = split(glyphs(20, 3), 0.8, 1);
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let plan = plan(&*model, 8, Quantile::Private(PrivateQuantile::TwoLevel), 0.0);
-    let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = run(&mut Masked::new(compute, &federation, 0.0).unwrap(), &plan, &*model);
+    let quantile = Quantile::Private(PrivateQuantile::TwoLevel);
+    let plan = plan(&*model, 8, quantile, TrackSchedule::Together, 0.0);
+    let exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let masked = run(&mut exchange.masked(0.0), &plan, &*model);
     let direct = simulated(&federation, &plan, &*model);
     check(&federation, &plan, &masked).unwrap();
     let told = |records: &Records| -> Vec<_> {
         records.rounds.iter().map(|record| record.evaluations.clone()).collect()
     };
     assert_eq!(told(&masked), told(&direct));
-    let silent = simulated(&federation, &Plan { held_out: None, ..plan }, &*model);
+    let without = plan.into_builder().held_out(None).build().unwrap();
+    let silent = simulated(&federation, &without, &*model);
     assert_eq!(silent.checkpoint, direct.checkpoint);
     assert_eq!(silent.checkpoint, masked.checkpoint);
     assert!(silent.rounds.iter().all(|record| record.evaluations.is_empty()));
@@ -183,7 +209,7 @@ fn masked_cohorts_tell_the_same_and_neither_changes_a_bit_of_training() {
 fn devices_that_hold_nothing_out_tell_nothing() {
     let federation = glyphs(12, 3);
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
-    let plan = plan(&*model, 5, Quantile::Open, 0.0);
+    let plan = plan(&*model, 5, Quantile::Open, TrackSchedule::Together, 0.0);
     let records = simulated(&federation, &plan, &*model);
     assert!(records.rounds.iter().all(|record| record.evaluations.is_empty()));
 }

@@ -1,19 +1,18 @@
 //! Linear regression: its gradients against central differences, and what training on real numbers comes to.
 #![allow(clippy::unwrap_used)]
 
+use std::num::NonZeroUsize;
+
 use deltafl::algorithm::Track;
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split};
-use deltafl::exchange::{Direct, SplitEvaluation};
+use deltafl::exchange::{Simulation, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, Inputs, LINEAR, Model, ModelMismatch, ModelSpec, Regression, Step};
 use deltafl::options::OptionValue;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, State, train};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Plan, Records, train};
 
 const LOSSES: [RegressionLoss; 2] = [RegressionLoss::Squared, RegressionLoss::Huber(0.7)];
 
@@ -92,17 +91,10 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
     let federation = plane(20);
     let model = spec.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let plan = Plan {
-        rounds: 60,
-        sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
-        local: Local { work: Work::Epochs(1), batch: 5, learning_rate: 0.1, decay: None },
-        evaluate_every: 60,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: vec![Track::fed_avg()],
-    };
-    let (mut state, mut records) = (State::new(1, 1, &trainer), Records::default());
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let plan = Plan::builder().rounds(60).cohort(5).batch(5).evaluate_every(60);
+    let plan = plan.track(Track::fed_avg()).build().unwrap();
+    let (mut state, mut records) = (plan.start(1, &trainer), Records::default());
     train(&mut exchange, &plan, &mut state, &mut records).unwrap();
     let (_, last) = records.evaluations.pop().unwrap();
     let test = last.into_iter().find(|evaluation| evaluation.split == Split::Test).unwrap();

@@ -1,4 +1,4 @@
-//! The five models of the paper with data of the paper's shape, drawn at random.
+//! The five models of the paper with random data of the paper's shape.
 
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
@@ -7,14 +7,14 @@ use deltafl::model::{CONV_NET, GRU, LSTM, ModelSpec};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 
-/// A model and how it is trained in the paper (`experiments/paper`).
+/// A model and its training parameters in the paper (`experiments/paper`).
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) spec: ModelSpec,
     pub(super) batch: usize,
     pub(super) learning_rate: f32,
     pub(super) l2: f32,
-    /// Operations per example that training needs, as counted in docs/src/explanation/kernels.md.
+    /// Operations per example for training, as counted in docs/src/explanation/kernels.md.
     pub(super) train_flops: f64,
     /// Operations per example of a forward pass.
     pub(super) eval_flops: f64,
@@ -32,7 +32,7 @@ enum Data {
 
 const VOCABULARY: usize = 20_000;
 
-/// Every case.
+/// Returns all cases.
 pub(super) fn all() -> Vec<Case> {
     vec![emnist_linear(), emnist_conv_net(), sent140_linear(), sent140_lstm(), shakespeare_gru()]
 }
@@ -55,14 +55,15 @@ fn emnist_conv_net() -> Case {
     let (first, second) = (24.0 * 24.0 * 32.0 * 25.0 * 2.0, 8.0 * 8.0 * 64.0 * 800.0 * 2.0);
     let full = 1024.0 * 62.0 * 2.0;
     let forward = first + second + full;
-    // The pool lets one position in four through, and the image needs no gradient.
+    // The pool passes one position in four, and the image needs no gradient.
     let backward = first / 4.0 + 2.0 * second / 4.0 + 2.0 * full;
     Case {
         name: "emnist-convnet",
         spec: CONV_NET.spec(),
         batch: 16,
-        // On noise, the paper's 0.32 kills the ReLUs within a few steps, and with them the work of the backward pass. So
-        // does a trained network, in part: on real images a third to a half stay alive, here three quarters.
+        // On noise, the paper's rate of 0.32 deactivates the ReLUs within a few steps and thus
+        // reduces the work of the backward pass. Training on real images deactivates some as well:
+        // a third to a half stay active, here three quarters.
         learning_rate: 0.01,
         l2: 0.0,
         train_flops: forward + backward,
@@ -86,7 +87,8 @@ fn sent140_linear() -> Case {
 }
 
 fn sent140_lstm() -> Case {
-    // h₀ = 0 saves the recurrent product of the first of the 20 steps; the word vectors need no gradient.
+    // h₀ = 0 saves the recurrent product of the first of the 20 steps. The word vectors need no
+    // gradient.
     let (input, recurrent, full) = (20.0 * 50.0 * 200.0 * 2.0, 19.0 * 50.0 * 200.0 * 2.0, 2.0 * 50.0);
     Case {
         name: "sent140-lstm",
@@ -101,7 +103,7 @@ fn sent140_lstm() -> Case {
 }
 
 fn shakespeare_gru() -> Case {
-    // One-hot input is a look-up and counts for nothing.
+    // One-hot input is a look-up and is not counted.
     let (recurrent, full) = (19.0 * 128.0 * 384.0 * 2.0, 128.0 * 53.0 * 2.0);
     Case {
         name: "shakespeare-gru",
@@ -116,7 +118,7 @@ fn shakespeare_gru() -> Case {
 }
 
 impl Case {
-    /// Devices with as many examples as the median device of the paper's data.
+    /// Returns devices with as many examples as the median device of the paper's data.
     pub(super) fn federation(&self, devices: usize) -> Federation {
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
         let (kind, classes) = match self.data {

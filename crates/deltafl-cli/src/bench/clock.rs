@@ -1,4 +1,4 @@
-//! Time on the wall, or on the CPU.
+//! Wall-clock time and CPU time.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -8,28 +8,28 @@ use miette::{IntoDiagnostic, Result, WrapErr};
 /// A clock to measure with.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The time on the wall.
+    /// Wall-clock time.
     Wall,
-    /// The time that this thread has run on a CPU.
+    /// The CPU time of this thread.
     Cpu,
 }
 
-/// Where Linux tells how many nanoseconds the reading thread has run.
+/// The file in which Linux reports the CPU time of the reading thread in nanoseconds.
 const RUN_TIME: &str = "/proc/thread-self/schedstat";
 
 impl Clock {
-    /// The clock asked for, when this system has it.
+    /// Returns the requested clock, if the system supports it.
     pub(super) fn new(cpu: bool) -> Result<Self> {
         if !cpu {
             return Ok(Self::Wall);
         }
         std::fs::read(RUN_TIME)
             .into_diagnostic()
-            .wrap_err("this system does not tell the CPU time of a thread")?;
+            .wrap_err("this system does not report the CPU time of a thread")?;
         Ok(Self::Cpu)
     }
 
-    /// Time since some moment that stays the same.
+    /// Returns the time since a fixed moment.
     pub(super) fn now(self) -> Duration {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         match self {

@@ -1,4 +1,5 @@
-//! Rounds on a GPU: the local updates of a cohort with their sum, and the losses of the same devices.
+//! Rounds on a GPU: the local updates of a cohort with their sum, and the losses of the same
+//! devices.
 
 use std::time::Instant;
 
@@ -21,13 +22,14 @@ use super::median;
 /// Repeats of each measurement.
 const REPEATS: u64 = 5;
 
-/// What a GPU does with a model: medians over the repeats.
+/// The results of a model on a GPU: medians over the repeats.
 #[derive(Debug, Serialize)]
 pub(super) struct GpuFigures {
     model: &'static str,
     cohort: usize,
     examples: u64,
-    /// A round: copies, local updates, the sum of integers, the copy back; the order of the next round is drawn meanwhile.
+    /// The duration of a round: upload, local updates, the integer sum and the download. The order
+    /// of the next round is drawn at the same time.
     round_seconds: f64,
     losses_seconds: f64,
     rounds_per_s: f64,
@@ -37,12 +39,12 @@ pub(super) struct GpuFigures {
     eval_tflops: f64,
 }
 
-/// Opens the GPU that is measured.
+/// Opens the GPU to measure.
 pub(super) fn device(ordinal: usize) -> Result<GpuDevice, GpuError> {
     GpuDevice::open(ordinal, deltafl_run::backend::kernel_cache())
 }
 
-/// Rounds of a case with every device of a federation in the cohort.
+/// Measures rounds of a case with every device of a federation in the cohort.
 pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<GpuFigures> {
     let federation = case.federation(cohort);
     let model = case.spec.build(&federation, Isa::detect()).into_diagnostic()?;
@@ -69,7 +71,7 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
         let key = RoundKey { run: 0, seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
-        // As a run does: the next round is prepared while the GPU works.
+        // As in a run, the next round is prepared while the GPU computes.
         gpu.prefetch(&cohort_devices);
         gpu.updates(&key, &tasks, &mut sums).map(|_| ()).into_diagnostic()
     })?;
@@ -95,7 +97,7 @@ fn blocks_of(federation: &Federation, device: FederationIndex) -> impl Iterator<
     blocks(federation.example_count(device) as usize).map(move |examples| Block { device, examples })
 }
 
-/// The median time of a call, after one that builds kernels and buffers.
+/// Returns the median time of a call, after one that builds kernels and buffers.
 fn timed(mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     call(0)?;
     let mut seconds = Vec::new();
@@ -107,7 +109,7 @@ fn timed(mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     Ok(median(seconds))
 }
 
-/// The heading of the lines.
+/// Prints the header of the table.
 pub(super) fn print_header(device: &GpuDevice) {
     println!("{}; rounds of one epoch, median of {REPEATS}\n", device.name());
     println!(

@@ -1,27 +1,26 @@
 //! Whole rounds of Δ-FL: the losses of the cohort, the tail, its updates and their sum.
 //!
-//! Rounds with one thread and with all of them take turns, so that both meet the same machine.
+//! Rounds with one thread and with all threads alternate, so that both run under the same
+//! conditions.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::compute::Threads;
 use deltafl::data::Federation;
-use deltafl::exchange::{Direct, Exchange};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::superquantile::Conformity;
-use deltafl::terms::Terms;
-use deltafl::trainer::{LocalTrainer, Sgd, Work};
-use deltafl::training::{Event, Local, Plan, State, train};
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::{Event, Plan, State, train};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
 use super::cases::Case;
 use super::median;
 
-/// What a round costs.
+/// The cost of a round.
 #[derive(Debug, Serialize)]
 pub(super) struct RoundFigures {
     model: &'static str,
@@ -34,7 +33,7 @@ pub(super) struct RoundFigures {
     speedup: f64,
 }
 
-/// Rounds of a case with every device of a federation in the cohort.
+/// Measures rounds of a case with every device of a federation in the cohort.
 pub(super) fn measure(
     case: &Case,
     isa: Isa,
@@ -64,7 +63,7 @@ pub(super) fn measure(
     })
 }
 
-/// The heading of the lines.
+/// Prints the header of the table.
 pub(super) fn print_header(isa: Isa, threads: u16, rounds: u32) {
     println!("{isa} kernels; whole rounds of Δ-FL at θ = 0.5, median of {rounds}\n");
     let together = format!("{threads} thread(s)");
@@ -85,7 +84,7 @@ impl RoundFigures {
     }
 }
 
-/// Rounds that all start from the same state, and so cost the same.
+/// Rounds that all start from the same state and therefore have the same cost.
 struct Rounds<'a> {
     exchange: Box<dyn Exchange + 'a>,
     plan: Plan,
@@ -99,31 +98,16 @@ impl<'a> Rounds<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: u16,
     ) -> Result<Self> {
-        let half = Conformity::try_from(0.5).expect("0.5 lies in (0, 1]");
-        let plan = Plan {
-            rounds: u64::MAX,
-            sampling: Sampling {
-                cohort_size: federation.len(),
-                with_replacement: false,
-                availability: Availability::default(),
-            },
-            local: Local {
-                work: Work::Epochs(1),
-                batch: case.batch,
-                learning_rate: f64::from(case.learning_rate),
-                decay: None,
-            },
-            evaluate_every: u64::MAX,
-            held_out: None,
-            terms: Terms::OPEN,
-            tracks: vec![Track { l2: case.l2, ..Tail::new(half).into() }],
-        };
-        let mut start = State::new(1, 1, trainer);
+        let half = Conformity::try_from(0.5).expect("0.5 is in (0, 1]");
+        let plan = Plan::builder().rounds(u64::MAX).evaluate_every(u64::MAX).cohort(federation.len());
+        let plan = plan.batch(case.batch).learning_rate(f64::from(case.learning_rate));
+        let plan = plan.track(Track { l2: case.l2, ..Tail::new(half).into() }).build().into_diagnostic()?;
+        let mut start = plan.start(1, trainer);
         start.round = 1; // round 0 would evaluate every device
-        let compute = Threads::new(trainer, federation, usize::from(threads)).into_diagnostic()?;
-        let exchange = Box::new(Direct::new(compute, federation).into_diagnostic()?);
+        let threads = NonZeroUsize::new(threads.into());
+        let exchange = Box::new(Simulation::with_threads(trainer, federation, threads).into_diagnostic()?);
         let mut rounds = Self { exchange, plan, start };
-        rounds.seconds()?; // first touches of memory
+        rounds.seconds()?; // warms up the memory
         Ok(rounds)
     }
 

@@ -20,12 +20,12 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph,
 use super::view::{TrackView, View};
 use deltafl_run::paper::estimate::HumanDuration;
 
-/// Of the tracks, in their order; a terminal's own colours, so that they fit its background.
+/// The colours of the tracks, in their order. Terminal colours match the background.
 const COLOURS: [Color; 6] =
     [Color::Gray, Color::Blue, Color::Yellow, Color::Green, Color::Magenta, Color::Cyan];
-/// Below this height there is no room for a curve.
+/// The minimum height for curves.
 const ROOM_FOR_CURVES: u16 = 12;
-/// Columns of the table of tracks.
+/// Columns of the track table.
 const TABLE: u16 = 62;
 
 /// Draws the whole screen.
@@ -47,7 +47,7 @@ pub(super) fn screen(frame: &mut Frame<'_>, view: &View) {
     if body.height < ROOM_FOR_CURVES {
         draw_tracks(frame, view, body);
     } else if body.width < 2 * TABLE {
-        // One above the other: the table needs its border, its header and a line per track.
+        // Stacked layout: the table needs its border, its header and a line per track.
         let table = Constraint::Length(view.tracks.len() as u16 + 3);
         let [curves, tracks] = Layout::vertical([Constraint::Min(0), table]).areas(body);
         draw_curves(frame, view, curves);
@@ -88,13 +88,13 @@ fn draw_progress(frame: &mut Frame<'_>, view: &View, area: Rect) {
 fn draw_curves(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let block = Block::bordered().title(" train loss, weighted mean over devices ");
     let points = || view.tracks.iter().flat_map(|track| &track.losses);
-    // One point each is no curve yet.
+    // A single point per track is not a curve.
     if points().count() < 2 * view.tracks.len().max(1) {
         let wait = format!("A curve begins with the next evaluation, every {} rounds.", view.evaluate_every);
         frame.render_widget(Paragraph::new(wait).block(block), area);
         return;
     }
-    // The untrained model would squeeze the rest of the curves into a strip.
+    // The untrained model would compress the rest of the curves.
     let first = usize::from(view.tracks.iter().all(|track| track.losses.len() > 3));
     let curves: Vec<&[(f64, f64)]> = view.tracks.iter().map(|track| &track.losses[first..]).collect();
     let losses = || curves.iter().copied().flatten().map(|point| point.1);
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// The screen of the view below; `UPDATE_GOLDEN=1` rewrites it.
+    /// The expected screen of the view below. `UPDATE_GOLDEN=1` rewrites it.
     const GOLDEN: &str = include_str!("screen.txt");
 
     fn view() -> View {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_shows_the_same_figures_one_above_the_other() {
+    fn a_narrow_terminal_stacks_the_same_values() {
         let screen = drawn(&view(), 80, 24);
         for part in [
             "quickstart · glyphs · linear · seed 8 (2 of 2)",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_second_evaluation_the_screen_says_when_it_comes() {
+    fn before_the_second_evaluation_the_screen_shows_its_round() {
         let mut early = view();
         early.tracks.iter_mut().for_each(|track| track.losses.truncate(1));
         assert!(drawn(&early, 130, 20).contains("every 10 rounds"));

@@ -1,4 +1,4 @@
-//! What the dashboard shows: a plain state that training fills and the painter reads.
+//! The state of the dashboard, written by the training and read by the drawing thread.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use deltafl_data::experiment::Experiment;
 
 use deltafl_run::report::tracks::tracks;
 
-/// What is shown.
+/// The displayed state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// The experiment, its data and its model.
     pub(super) title: String,
-    /// The seed in training, its place among the seeds, counted from 1, and how many there are.
+    /// The current seed, its position among the seeds, counted from 1, and the number of seeds.
     pub(super) seed: u64,
     pub(super) place: usize,
     pub(super) seeds: usize,
-    /// Rounds done of this seed, and of how many.
+    /// The number of rounds done of this seed, and the number planned.
     pub(super) round: u64,
     pub(super) rounds: u64,
     pub(super) evaluate_every: u64,
-    /// What the figures are of.
+    /// The task of the results.
     pub(super) task: Task,
     pub(super) tracks: Vec<TrackView>,
     pub(super) pace: Option<Pace>,
-    /// The user has asked to stop.
+    /// Whether the user has asked to stop.
     pub(super) stopping: bool,
     meter: Meter,
 }
@@ -48,17 +48,17 @@ pub(super) struct TrackView {
     pub(super) cohort: u64,
 }
 
-/// How fast it goes.
+/// The speed of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
     pub(super) rounds_per_second: f64,
     /// Local updates of devices, over all tracks.
     pub(super) updates_per_second: f64,
-    /// For all seeds.
+    /// The remaining time for all seeds.
     pub(super) left: Duration,
 }
 
-/// What was done since the experiment was opened.
+/// The progress since the experiment was opened.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
     since: Duration,
@@ -67,7 +67,8 @@ struct Meter {
 }
 
 impl View {
-    /// A seed of an experiment begins, with so many rounds done earlier; `now` is on the painter's clock.
+    /// Notes that a seed of an experiment begins, with `done` rounds trained earlier. `now` is the
+    /// time of the drawing thread.
     pub(super) fn begin(&mut self, experiment: &Experiment, seed: u64, done: u64, now: Duration) {
         let title =
             format!("{} · {} · {}", experiment.name, experiment.data.name(), experiment.model.spec().name());
@@ -88,7 +89,7 @@ impl View {
         self.tracks = tracks(experiment).into_iter().map(|info| track(info.label)).collect();
     }
 
-    /// A round of all tracks is done.
+    /// Notes that a round of all tracks is done.
     pub(super) fn round(&mut self, records: &[RoundRecord], now: Duration) {
         self.round += 1;
         for record in records {
@@ -109,7 +110,7 @@ impl View {
         }
     }
 
-    /// Every device has been evaluated.
+    /// Notes that every device has been evaluated.
     pub(super) fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) {
         let figures = |split: Split, track: usize| {
             splits
@@ -130,12 +131,12 @@ impl View {
         }
     }
 
-    /// Rounds done, over all seeds.
+    /// Returns the rounds done, over all seeds.
     pub(super) fn rounds_done(&self) -> u64 {
         (self.place.max(1) as u64 - 1) * self.rounds + self.round
     }
 
-    /// Rounds in all.
+    /// Returns the number of planned rounds, over all seeds.
     pub(super) fn rounds_planned(&self) -> u64 {
         self.seeds as u64 * self.rounds
     }

@@ -1,8 +1,8 @@
-//! `deltafl data fetch`: the paper's data sets from their publishers, then the import.
+//! `deltafl data fetch`: downloads the paper's data sets from their publishers and imports them.
 //!
 //! ```text
-//! OUT/downloads/   what came over the network, and the SHA-256 of each file
-//! OUT/…            the federations made of it
+//! OUT/downloads/   the downloaded files, and the SHA-256 of each
+//! OUT/…            the imported federations
 //! ```
 
 use std::fs::{self, File};
@@ -23,13 +23,13 @@ mod download;
 
 use download::{Download, Trust};
 
-/// Download one of the paper's data sets from its publisher, and import it
+/// Download one of the paper's data sets from its publisher and import it
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  deltafl data fetch shakespeare --out data/shakespeare
 
-An interrupted download goes on where it stopped. A proxy is taken from HTTPS_PROXY or ALL_PROXY. The
-publishers give no checksums: the SHA-256 of a file is recorded when it first comes, and checked from then on;
---sha256 pins it from the start.")]
+The command resumes an interrupted download. HTTPS_PROXY or ALL_PROXY sets a proxy. The publishers provide no
+checksums: the SHA-256 of a file is recorded on the first download and verified from then on. --sha256 specifies it
+in advance.")]
 pub(crate) struct Args {
     /// The data set
     #[arg(value_enum)]
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// The folder for downloads and federations
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Expect this SHA-256: NAME=HEX for a file NAME; may be repeated
+    /// Expected SHA-256 as NAME=HEX for a file NAME; may be repeated
     #[arg(long, value_name = "NAME=HEX")]
     sha256: Vec<String>,
-    /// Fetch the files from another place: URL/NAME
+    /// Fetch the files from another location: URL/NAME
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
     /// Show no progress
@@ -55,11 +55,11 @@ enum DataSet {
     Emnist,
     /// Sentiment140 and GloVe's word vectors
     Sent140,
-    /// The complete works
+    /// The complete works of Shakespeare
     Shakespeare,
 }
 
-/// Where a publisher keeps a file.
+/// A file of a publisher.
 struct Published {
     name: &'static str,
     url: &'static str,
@@ -85,7 +85,8 @@ impl DataSet {
                 },
                 Published { name: "glove.6B.zip", url: "https://nlp.stanford.edu/data/glove.6B.zip" },
             ],
-            // The archive that LEAF takes, which may not give the paper's 1089 roles (see docs/src/how-to/data.md).
+            // The archive used by LEAF. It may not result in the paper's 1089 roles (see
+            // docs/src/how-to/data.md).
             Self::Shakespeare => &[Published {
                 name: "1994-01-100.zip",
                 url: "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
@@ -107,9 +108,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let pin = pinned.iter().find(|(name, _)| *name == file.name).map(|(_, hex)| (*hex).to_owned());
         let (hash, trust) = download.fetch(pin)?;
         let how = match trust {
-            Trust::Pinned => "as asked for",
-            Trust::Recorded => "as recorded before",
-            Trust::FirstUse => "recorded now: nobody vouches for it yet",
+            Trust::Pinned => "as requested",
+            Trust::Recorded => "as recorded earlier",
+            Trust::FirstUse => "recorded on first use, not verified",
         };
         println!("{}: SHA-256 {hash}, {how}", file.name);
     }
@@ -119,7 +120,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The hashes of `--sha256`.
+/// Parses the hashes of `--sha256`.
 fn pinned(args: &Args) -> Result<Vec<(&str, &str)>> {
     let names: Vec<&str> = args.name.files().iter().map(|file| file.name).collect();
     args.sha256
@@ -173,7 +174,7 @@ fn import(name: DataSet, downloads: &Path, out: &Path) -> Result<Vec<Imported>> 
     imported.map_err(import_error)
 }
 
-/// A member of a downloaded archive, unpacked beside it.
+/// Unpacks a member of a downloaded archive next to it.
 fn unpacked(downloads: &Path, archive: &str, member: &str) -> Result<PathBuf> {
     let target = downloads.join(member);
     if target.exists() {

@@ -1,4 +1,4 @@
-//! `deltafl data import`: files as others keep them, into a federation folder.
+//! `deltafl data import`: converts common file formats into a federation folder.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use miette::Result;
 use super::target::TargetArgs;
 use crate::error::bad_input;
 
-/// Bring files in: each format with its options
+/// Import files: each format with its options
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "Examples:
   deltafl data import shakespeare pg100.txt.gz --out shakespeare
@@ -30,14 +30,14 @@ pub(crate) enum ImportCommand {
     Shakespeare(ShakespeareArgs),
 }
 
-/// How features are stored.
+/// The storage of features.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FeatureArg {
-    /// A byte each when all are multiples of 1/255 in [0, 1]; otherwise as real numbers
+    /// One byte each if all are multiples of 1/255 in [0, 1], real numbers otherwise
     Auto,
     /// Real numbers
     Dense,
-    /// Whole numbers 0–255, a byte each; a model sees value / 255
+    /// Integers 0–255, one byte each; the model receives value / 255
     GreyLevels,
 }
 
@@ -57,43 +57,44 @@ impl From<FeatureArg> for Features {
     after_help = "Example:\n  deltafl data import leaf data/train data/test --out femnist --min-examples 100"
 )]
 pub(crate) struct LeafArgs {
-    /// Shards, or folders of them; a device in several files is one device
+    /// Shards, or folders of shards; a device in several files is one device
     #[arg(required = true)]
     sources: Vec<PathBuf>,
-    /// Keep LEAF's split: shards in a folder `test`, or called `…_test_…`, test, the others train; without it a device is made
-    /// of all its parts
+    /// Keep LEAF's split: shards in a folder `test` or named `…_test_…` are test data, the others
+    /// train data; without this option all parts of a device are combined
     #[arg(long, conflicts_with_all = ["train", "validation"])]
     keep_split: bool,
-    /// How features are stored
+    /// Storage of features
     #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
     features: FeatureArg,
     #[command(flatten)]
     target: TargetArgs,
 }
 
-/// Which columns hold what.
+/// The columns of a table.
 #[derive(clap::Args, Debug)]
 struct ColumnArgs {
-    /// The column of the device; without it all examples belong to one (see `deltafl data partition`)
+    /// The column of the device; without it all examples belong to one device (see `deltafl data
+    /// partition`)
     #[arg(long, value_name = "COLUMN")]
     device: Option<String>,
-    /// The column of the label: whole numbers, or words, which become classes with names
+    /// The column of the label: integers, or words, which become class names
     #[arg(long, value_name = "COLUMN")]
     label: String,
     /// The label is a number to predict, not a class
     #[arg(long)]
     regression: bool,
-    /// The column of the split, `train`, `test` or `validation`: devices are split as it says
+    /// The column of the split, with the values `train`, `test` or `validation`
     #[arg(long, value_name = "COLUMN", conflicts_with_all = ["train", "validation"])]
     split: Option<String>,
-    /// Columns of features that hold words though they begin with a number, separated by commas
+    /// Feature columns that contain words although they begin with a number, separated by commas
     #[arg(long = "category", value_name = "COLUMNS", value_delimiter = ',')]
     categories: Vec<String>,
-    /// The columns of the features: names or `prefix*`, separated by commas [default: all others, without an unnamed first
-    /// one]; a column of words becomes a feature per word, in the order of the words
+    /// The feature columns: names or `prefix*`, separated by commas [default: all others, without
+    /// an unnamed first one]; a column of words becomes one feature per word, in alphabetical order
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     columns: Vec<String>,
-    /// How features are stored
+    /// Storage of features
     #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
     features: FeatureArg,
 }
@@ -114,7 +115,7 @@ impl ColumnArgs {
     }
 }
 
-/// Comma-separated files with a header; semicolons do as well
+/// Comma- or semicolon-separated files with a header
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl data import csv table.csv --device user --label y --columns 'x*' --out mine"
@@ -128,7 +129,7 @@ pub(crate) struct TableArgs {
     target: TargetArgs,
 }
 
-/// Parquet files, as the federated data sets of Hugging Face come
+/// Parquet files, such as the federated data sets of Hugging Face
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl data import parquet train-*.parquet --device writer_id --label character --columns image --out femnist"
@@ -143,7 +144,7 @@ pub(crate) struct ParquetArgs {
     target: TargetArgs,
 }
 
-/// IDX files with a table of devices, as EMNIST comes
+/// IDX files with a table of devices, such as EMNIST
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl data import idx --images train-images.gz --labels train-labels.gz --devices writers.tsv --out emnist"
@@ -174,13 +175,13 @@ pub(crate) struct NpzArgs {
     /// The array of labels
     #[arg(long, value_name = "ARRAY", default_value = "y")]
     y: String,
-    /// The array of devices; without it all examples belong to one
+    /// The array of devices; without it all examples belong to one device
     #[arg(long, value_name = "ARRAY")]
     device: Option<String>,
     /// The labels are numbers to predict, not classes
     #[arg(long)]
     regression: bool,
-    /// How features are stored
+    /// Storage of features
     #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
     features: FeatureArg,
     #[command(flatten)]
@@ -206,7 +207,7 @@ pub(crate) struct EmnistArgs {
     target: TargetArgs,
 }
 
-/// What a model sees of a tweet.
+/// The features of a tweet.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TweetFeatureArg {
     /// The first 20 words, for the recurrent model
@@ -227,10 +228,10 @@ pub(crate) struct Sent140Args {
     /// Word vectors in GloVe's text format
     #[arg(long, value_name = "FILE")]
     vectors: PathBuf,
-    /// What a model sees of a tweet
+    /// The features of a tweet
     #[arg(long, value_enum, default_value_t = TweetFeatureArg::Tokens)]
     features: TweetFeatureArg,
-    /// Look words up as they are written, as the authors' released code did
+    /// Look up words with their original capitalisation, as the authors' released code did
     #[arg(long)]
     keep_case: bool,
     /// For a table with a header: the column of the device
@@ -334,7 +335,7 @@ fn run_sent140(args: Sent140Args) -> Result<()> {
     args.target.report(sent140::import(&args.sources, &options, &target))
 }
 
-/// Whether the name ends so, before a `.gz`.
+/// Returns whether the file name has this extension, before an optional `.gz`.
 fn has_extension(path: &Path, extension: &str) -> bool {
     let stem =
         if path.extension().is_some_and(|end| end == "gz") { path.with_extension("") } else { path.into() };

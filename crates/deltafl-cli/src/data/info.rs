@@ -1,21 +1,21 @@
-//! `deltafl data info`: a federation in a few lines.
+//! `deltafl data info`: a summary of a federation.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{Spread, Summary};
+use deltafl::data::{FederationSummary, Spread};
 use deltafl_run::evaluate::describe_input;
 use miette::Result;
 
 use crate::error::bad_input;
 
-/// Show what a federation holds: devices, examples, classes, label skew
+/// Show the contents of a federation: devices, examples, classes, label skew
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  deltafl data info shakespeare")]
 pub(crate) struct Args {
     /// The federation folder
     federation: PathBuf,
-    /// Read everything and check it against its hash
+    /// Read all data and verify its hash
     #[arg(long)]
     verify: bool,
     /// Print as JSON
@@ -29,16 +29,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let path = args.federation.display();
         federation.verify().map_err(|error| bad_input(format!("{path}: {error}")))?;
     }
-    let summary = Summary::of(&federation);
+    let summary = FederationSummary::new(&federation);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&summary).expect("a summary is plain values"));
+        println!("{}", serde_json::to_string_pretty(&summary).expect("a summary contains only plain values"));
     } else {
         print!("{}", text(&summary, args.verify));
     }
     Ok(())
 }
 
-fn text(summary: &Summary, verified: bool) -> String {
+fn text(summary: &FederationSummary, verified: bool) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
         writeln!(out, "{name:>12}  {value}").expect("a string takes any text");
@@ -75,8 +75,8 @@ fn text(summary: &Summary, verified: bool) -> String {
     out
 }
 
-/// What is to be predicted, and how often each named class occurs.
-fn predicts(summary: &Summary) -> String {
+/// Describes the targets, and how often each named class occurs.
+fn predicts(summary: &FederationSummary) -> String {
     if summary.targets.is_some() {
         return "a real number".to_owned();
     }
@@ -95,8 +95,8 @@ fn spread(spread: &Spread, digits: usize) -> String {
     format!("min {min:.digits$}, median {median:.digits$}, mean {mean:.finer$}, max {max:.digits$}")
 }
 
-/// Devices by their number of examples: a bar of at most 40 cells per bin.
-fn histogram(summary: &Summary) -> String {
+/// Renders the devices by their number of examples, with a bar of at most 40 cells per bin.
+fn histogram(summary: &FederationSummary) -> String {
     let most = summary.histogram.iter().map(|bin| bin.devices).max().unwrap_or_default().max(1);
     let mut out = String::new();
     for bin in &summary.histogram {

@@ -1,4 +1,4 @@
-//! `deltafl data partition`: devices for data that has none.
+//! `deltafl data partition`: assigns examples without devices to devices.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use miette::Result;
 use super::target::{report, save_error};
 use crate::error::bad_input;
 
-/// Deal the examples of a federation out to new devices
+/// Distribute the examples of a federation over new devices
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   deltafl data partition mnist --devices 100 --iid --out mnist-iid
@@ -36,13 +36,13 @@ pub(crate) struct Args {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 struct DealArgs {
-    /// At random: all devices alike
+    /// At random: all devices have the same distribution
     #[arg(long)]
     iid: bool,
-    /// So many shards of one label per device
+    /// This many shards of one label per device
     #[arg(long, value_name = "PER_DEVICE")]
     shards: Option<usize>,
-    /// Random shares of each class, with this concentration: the smaller, the more skewed
+    /// Random shares of each class with this concentration; smaller values are more skewed
     #[arg(long, value_name = "ALPHA")]
     dirichlet: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! `deltafl data show`: what a few devices look like, from the most usual to the least.
+//! `deltafl data show`: displays a few devices, from the most typical to the least typical.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ mod distance;
 mod sample;
 mod sheet;
 
-/// Show what a few devices look like: a sheet of their images, or samples of their texts
+/// Show a few devices: a sheet of their images, or samples of their texts
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl data show glyphs --out sheet.png\n  deltafl data show roles --devices 3"
@@ -22,10 +22,10 @@ mod sheet;
 pub(crate) struct Args {
     /// A synthetic federation (glyphs, logistic, roles, tweets) or a federation folder
     source: String,
-    /// Number of devices to show, evenly from the most usual to the least
+    /// Number of devices to show, evenly spaced from the most typical to the least typical
     #[arg(long, default_value_t = 12, value_name = "N")]
     devices: usize,
-    /// What a synthetic federation derives from
+    /// Seed of a synthetic federation
     #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
     seed: Option<i64>,
     /// The PNG file of images
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .ok_or_else(|| bad_input(format!("inputs of {dim} grey levels are not square images")))?;
         sheet.write(&args.out)?;
         println!(
-            "{}: a row per device and a column per class, the least usual device last",
+            "{}: a row per device and a column per class, the least typical device last",
             args.out.display()
         );
     }
@@ -52,9 +52,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// A synthetic federation by the name of its kind, or a federation folder.
+/// Loads a synthetic federation by the name of its kind, or a federation folder.
 ///
-/// A folder that has the name of a kind is meant when it is written as a path: `./glyphs`.
+/// A folder with the name of a kind must be written as a path: `./glyphs`.
 fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
     if Spec::KINDS.contains(&source) {
         return Ok(Options { seed, ..Options::default() }.spec(source)?.build());
@@ -68,7 +68,7 @@ fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
     })
 }
 
-/// `n` devices, evenly from the smallest distance to the largest.
+/// Returns `n` devices, evenly spaced from the smallest distance to the largest.
 fn spread(distances: &[f64], n: usize) -> Vec<(FederationIndex, f64)> {
     let mut ranked: Vec<(FederationIndex, f64)> = distances
         .iter()
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_shown_from_the_most_usual_to_the_least() {
+    fn devices_are_shown_from_the_most_to_the_least_typical() {
         let devices =
             |n| spread(&[3.0, 1.0, 2.0, 5.0, 4.0], n).iter().map(|shown| shown.0.0).collect::<Vec<_>>();
         assert_eq!(devices(3), [1, 0, 3]);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_neither_kind_nor_folder_is_refused() {
+    fn a_source_that_is_neither_a_kind_nor_a_folder_is_rejected() {
         let error = load_source("no-such-federation", None).unwrap_err();
         assert!(error.to_string().contains("no-such-federation"), "{error}");
     }

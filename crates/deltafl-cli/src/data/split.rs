@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::data::{Split, WithinSplit};
 use miette::Result;
 
@@ -21,8 +21,9 @@ pub(crate) struct Args {
     /// The federation folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Split the examples of each device instead of the devices: --train is the share of its examples that trains
-    /// [default: 0.9], --validation that held out, the rest tests
+    /// Split the examples of each device instead of the devices: --train is the share of its train
+    /// examples [default: 0.9], --validation the share held out for validation, and the rest are
+    /// test examples
     #[arg(long)]
     within: bool,
     #[command(flatten)]
@@ -54,10 +55,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The plan of a split within each device.
+/// Returns the plan of a split within each device.
 fn within(args: &SplitArgs) -> Result<WithinSplit> {
     let share = |name: &str, share: f64| {
-        Share::new(share).ok_or_else(|| bad_input(format!("--{name} must lie in [0, 1], got {share}")))
+        Fraction::new(share).ok_or_else(|| bad_input(format!("--{name} must lie in [0, 1], got {share}")))
     };
     let default = WithinSplit::default();
     Ok(WithinSplit {
@@ -68,7 +69,8 @@ fn within(args: &SplitArgs) -> Result<WithinSplit> {
     })
 }
 
-/// The devices that were too small, the largest first: whoever set the bound sees whom it costs.
+/// Describes the omitted devices that were too small, the largest first, to show the effect of the
+/// bound.
 fn left_out(dropped: &[(String, u64)], min_examples: u64) -> String {
     const NAMED: usize = 5;
     if dropped.is_empty() {
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_are_too_small_are_named_the_largest_first() {
+    fn omitted_devices_are_listed_with_the_largest_first() {
         let dropped: Vec<_> = (0..7).map(|k| (format!("d{k}"), k % 4)).collect();
         let text = left_out(&dropped, 3);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `deltafl data synth`: a synthetic federation as a folder.
+//! `deltafl data synth`: writes a synthetic federation to a folder.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::error::bad_input;
 #[command(after_help = "Examples:\n  deltafl data synth glyphs --devices 1000 --out glyphs\n  \
                         deltafl data synth logistic --alpha 0.5 --beta 0.5 --out synthetic-0.5-0.5")]
 pub(crate) struct Args {
-    /// What to make
+    /// The kind of federation
     #[arg(value_parser = Spec::KINDS)]
     kind: String,
     #[command(flatten)]
@@ -27,19 +27,19 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The options of a synthetic federation; those not given have the defaults of its kind.
+/// The options of a synthetic federation. Missing ones have the defaults of its kind.
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Options {
-    /// What every draw derives from
+    /// Seed of all random draws
     #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) seed: Option<i64>,
     /// Number of devices
     #[arg(long, value_name = "N")]
     pub(crate) devices: Option<NonZeroU32>,
-    /// Share of the devices that train; the others test
+    /// Share of train devices; the others are test devices
     #[arg(long, value_name = "SHARE")]
     pub(crate) train: Option<f64>,
-    /// Share of the devices that are unlike the others (glyphs, roles, tweets)
+    /// Share of atypical devices (glyphs, roles, tweets)
     #[arg(long, value_name = "SHARE")]
     pub(crate) odd: Option<f64>,
     /// Variance of the models' means (logistic)
@@ -48,10 +48,10 @@ pub(crate) struct Options {
     /// Variance of the inputs' means (logistic)
     #[arg(long, value_name = "VARIANCE")]
     pub(crate) beta: Option<f64>,
-    /// Examples per device: the least, the median and the most
+    /// Examples per device: minimum, median and maximum
     #[arg(long, value_name = "MIN,MEDIAN,MAX", value_parser = three_numbers)]
     pub(crate) examples: Option<[u32; 3]>,
-    /// What `--examples` was called: nobody would guess the present name.
+    /// The former name of `--examples`, kept for its error message.
     #[arg(long = "points", hide = true, value_parser = renamed)]
     pub(crate) _points: Option<String>,
 }
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.json {
         println!(
             "{}",
-            serde_json::to_string_pretty(&manifest).expect("a manifest is a table of plain values")
+            serde_json::to_string_pretty(&manifest).expect("a manifest contains only plain values")
         );
     } else {
         let Manifest { name, devices, examples, classes, .. } = manifest;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// A folder in the way is bad input; a full disk is not.
+/// Classifies the error: an existing folder is invalid input, a full disk is not.
 fn save_error(error: SaveError) -> Report {
     match error {
         SaveError::Exists { .. } => bad_input(error.to_string()).into(),
@@ -80,7 +80,7 @@ fn save_error(error: SaveError) -> Report {
 }
 
 impl Options {
-    /// The federation of this kind, checked as the `source` of an experiment file is.
+    /// Returns the federation of this kind, validated like the `source` of an experiment file.
     pub(crate) fn spec(&self, kind: &str) -> Result<Spec> {
         let mut table = toml::Table::new();
         let mut set = |key: &str, value: Option<toml::Value>| {
@@ -97,7 +97,7 @@ impl Options {
         set("beta", self.beta.map(Into::into));
         set("examples", self.examples.map(examples_table));
         table.try_into().map_err(|error: toml::de::Error| {
-            bad_input(format!("no {kind} can be made so: {}", error.message())).into()
+            bad_input(format!("invalid options for {kind}: {}", error.message())).into()
         })
     }
 }
@@ -106,7 +106,7 @@ fn renamed(_: &str) -> Result<String, String> {
     Err("it is called --examples now".to_owned())
 }
 
-/// Three numbers between commas.
+/// Parses three comma-separated numbers.
 fn three_numbers(text: &str) -> Result<[u32; 3], String> {
     let numbers: Result<Vec<u32>, _> = text.split(',').map(|number| number.trim().parse()).collect();
     let numbers = numbers.map_err(|error| error.to_string())?;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_of_another_kind_is_refused_by_name() {
+    fn an_option_of_another_kind_is_rejected_by_name() {
         let options = Options { alpha: Some(0.5), ..Options::default() };
         assert!(options.spec("logistic").is_ok());
         let error = options.spec("glyphs").unwrap_err().to_string();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_beyond_one_is_refused() {
+    fn a_share_above_one_is_rejected() {
         let error = Options { odd: Some(1.5), ..Options::default() }.spec("glyphs").unwrap_err().to_string();
         assert!(error.contains("a share must lie in [0, 1], got 1.5"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! What every import can be told, and what it says at the end.
+//! The common options of all imports, and their final report.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use miette::{Report, Result};
 
 use crate::error::bad_input;
 
-/// Where an import goes.
+/// The target of an import.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TargetArgs {
     /// The federation folder to write
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// What the federation is called [default: the importer's name]
+    /// The name of the federation [default: the importer's name]
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Number of classes [default: one more than the highest label]
@@ -28,10 +28,10 @@ pub(crate) struct TargetArgs {
     pub(crate) json: bool,
 }
 
-/// How devices are split.
+/// The split of the devices.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SplitArgs {
-    /// Fraction of the devices that train; the others are test devices
+    /// Fraction of train devices; the others are test devices
     #[arg(long, value_name = "FRACTION")]
     pub(crate) train: Option<f64>,
     /// Fraction of the train devices held out for validation
@@ -40,17 +40,17 @@ pub(crate) struct SplitArgs {
     /// Data seed of the split
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Keep the devices with more examples than this (LEAF's rule) [default: 0; emnist and shakespeare 100, sent140 50, as
-    /// in the paper]
+    /// Keep the devices with more examples than this (LEAF's rule) [default: 0; emnist and
+    /// shakespeare 100, sent140 50, as in the paper]
     #[arg(long, value_name = "N")]
     pub(crate) min_examples: Option<u64>,
-    /// Keep a random fraction of them (the paper keeps half of EMNIST's writers)
+    /// Keep a random fraction of the devices (the paper keeps half of EMNIST's writers)
     #[arg(long, default_value_t = 1.0, value_name = "FRACTION")]
     pub(crate) sample: f64,
 }
 
 impl SplitArgs {
-    /// The plan, with defaults for what was not given.
+    /// Returns the plan, with defaults for missing options.
     pub(crate) fn plan(&self, train: f64, min_examples: u64) -> DeviceSplit {
         DeviceSplit {
             train: self.train.unwrap_or(train),
@@ -63,7 +63,7 @@ impl SplitArgs {
 }
 
 impl TargetArgs {
-    /// The target; all devices train unless a split was asked for.
+    /// Returns the target. All devices are train devices unless a split was requested.
     pub(crate) fn target(&self, min_examples: u64) -> Target {
         Target {
             name: self.name.clone(),
@@ -73,7 +73,7 @@ impl TargetArgs {
         }
     }
 
-    /// Says what was made.
+    /// Reports the result of an import.
     pub(crate) fn report(&self, imported: Result<Imported, ImportError>) -> Result<()> {
         let imported = imported.map_err(import_error)?;
         report(&imported.manifest, &self.out, self.json)?;
@@ -81,10 +81,10 @@ impl TargetArgs {
     }
 }
 
-/// Says what a folder holds now.
+/// Reports the contents of a folder.
 pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> Result<()> {
     if json {
-        let text = serde_json::to_string_pretty(manifest).expect("a manifest is a table of plain values");
+        let text = serde_json::to_string_pretty(manifest).expect("a manifest contains only plain values");
         println!("{text}");
         return Ok(());
     }
@@ -99,7 +99,7 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
     Ok(())
 }
 
-/// What is to be predicted: how many classes, with their names where they have any.
+/// Describes the targets: the number of classes, with their names if they have any.
 fn targets(manifest: &Manifest) -> String {
     const NAMED: usize = 10;
     let (classes, names) = (manifest.classes, &manifest.class_names);
@@ -111,7 +111,8 @@ fn targets(manifest: &Manifest) -> String {
     }
 }
 
-/// Says how the devices of a folder are split, and how to split them where none tests.
+/// Reports the split of the devices in a folder, and how to split them if there are no test
+/// devices.
 fn report_splits(out: &std::path::Path) -> Result<()> {
     let federation = deltafl_data::open(out).map_err(|error| bad_input(error.to_string()))?;
     let count = |split| federation.split(split).len();
@@ -119,14 +120,14 @@ fn report_splits(out: &std::path::Path) -> Result<()> {
     println!("  {train} train, {test} test, {validation} validation devices");
     if test == 0 {
         println!(
-            "  no device tests: give --train 0.5 here, split = {{ train = 0.5 }} under [data] in the experiment, or\n  \
+            "  no test devices: give --train 0.5 here, split = {{ train = 0.5 }} under [data] in the experiment, or\n  \
              split = {{ within = {{ train = 0.8 }} }} to hold back examples of each device"
         );
     }
     Ok(())
 }
 
-/// A file that is wrong is bad input; a disk that is full is not.
+/// Classifies the error: an invalid file is invalid input, a full disk is not.
 pub(crate) fn import_error(error: ImportError) -> Report {
     match error {
         ImportError::Save(error) => save_error(error),
@@ -134,7 +135,7 @@ pub(crate) fn import_error(error: ImportError) -> Report {
     }
 }
 
-/// A folder that cannot be written.
+/// Converts the error of a folder that cannot be written.
 pub(crate) fn save_error(error: SaveError) -> Report {
     match error {
         SaveError::Io { .. } => miette::miette!("{error}"),

@@ -1,12 +1,6 @@
 //! The owner's conditions, as options.
 
-use std::sync::Arc;
-
-use chrono::{Local, Timelike as _};
-use deltafl_device::{Conditions, Hook, Hours, TimeWindow, Unmet, Willing};
-use miette::Result;
-
-use crate::error::bad_input;
+use deltafl_device::{DeviceConfig, TimeWindow};
 
 /// When a device takes part.
 #[derive(clap::Args, Debug)]
@@ -27,28 +21,11 @@ pub(crate) struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// The conditions for a device's consent. A system that does not show what a condition needs is an error.
-    pub(crate) fn willing(&self) -> Result<Willing> {
-        let conditions = Conditions {
-            hours: (!self.between.is_empty())
-                .then(|| Hours { windows: self.between.clone(), now: Arc::new(minute_of_day) }),
-            on_mains: self.on_mains,
-            unmetered: self.unmetered,
-            hook: self.command.as_deref().map(Hook::new),
-            ..Conditions::default()
-        };
-        let shown = Conditions { hours: None, ..conditions.clone() };
-        if let Err(unknown @ Unmet::Unknown { .. }) = shown.check() {
-            return Err(bad_input(unknown.to_string())
-                .help("use --while COMMAND with a command that knows, in place of --on-mains or --unmetered")
-                .into());
-        }
-        Ok(conditions.willing())
+    /// Puts the conditions into a configuration.
+    pub(super) fn apply(&self, config: &mut DeviceConfig) {
+        config.between.clone_from(&self.between);
+        config.on_mains = self.on_mains;
+        config.unmetered = self.unmetered;
+        config.while_command.clone_from(&self.command);
     }
-}
-
-/// By this machine's clock and time zone.
-fn minute_of_day() -> u16 {
-    let now = Local::now();
-    (60 * now.hour() + now.minute()) as u16
 }

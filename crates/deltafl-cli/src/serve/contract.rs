@@ -1,27 +1,16 @@
-//! The contract of the data that a server hands to its devices.
+//! The contract of the data that a server sends to its devices.
 
-use deltafl::data::{Federation, WithinSplit};
-use deltafl_data::experiment::{Experiment, SplitSection};
+use deltafl::data::Federation;
+use deltafl_data::experiment::Experiment;
+use deltafl_server::server::{contract_of, split_within};
 use deltafl_wire::contract::DataContract;
 use miette::Result;
 
 use super::Args;
 use crate::error::bad_input;
 
-/// The contract of data as a federation has it, and as the experiment says that devices split their own examples.
-pub(crate) fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
-    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
-}
-
-fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
-    match &experiment.data.split {
-        Some(SplitSection::Within(within)) => Some(*within),
-        _ => None,
-    }
-}
-
-/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it. How devices split their own
-/// examples the experiment says, or the file.
+/// The shape of the data and its contract: those of a file, or of the experiment's data. The experiment or the file contains
+/// the split of the devices' own examples.
 pub(super) fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
     let Some(path) = &args.contract else {
         let refused = bad_input("the data of the experiment cannot be used");

@@ -20,11 +20,11 @@ const EXPERIMENT: &str = r#"
     theta = 0.5
 "#;
 
-/// A job whose files are in this folder: by default all jobs of a machine share one, and a job that ends removes it while another
-/// begins.
+/// Returns a job whose session files are in this folder. By default, all jobs of a machine share
+/// one folder, and a job that ends removes it while another starts.
 fn mpirun(ranks: &str, folder: &Path) -> Command {
     let mut mpirun = Command::new("mpirun");
-    // A container: root, fewer cores than ranks, no network, no tracing of processes.
+    // The settings suit a container: root, fewer cores than ranks, no network, no process tracing.
     mpirun.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -60,7 +60,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn the_command_on_ranks_writes_the_checkpoint_of_the_command_alone() {
+fn a_run_on_ranks_writes_the_same_checkpoints_as_a_run_in_one_process() {
     if !is_installed() {
         return;
     }
@@ -76,16 +76,16 @@ fn the_command_on_ranks_writes_the_checkpoint_of_the_command_alone() {
     assert!(checkpoint(&alone) == checkpoint(&ranks));
     assert!(said(&output).contains("imbalance"), "{}", said(&output));
     let tables = String::from_utf8_lossy(&output.stdout).matches("Run folder:").count();
-    assert_eq!(tables, 1, "only rank 0 speaks");
+    assert_eq!(tables, 1, "only rank 0 prints");
 
-    // There is a run in the folder now: rank 0 says so, once.
+    // The folder now contains a run: rank 0 reports this once.
     let again = run(mpirun("2", folder.path()), &experiment, &ranks);
     assert_eq!(again.status.code(), Some(2), "{}", said(&again));
     assert_eq!(said(&again).matches("already holds a run").count(), 1, "{}", said(&again));
 }
 
 #[test]
-fn processes_that_do_not_know_of_each_other_are_refused() {
+fn separate_processes_without_a_common_mpi_job_are_rejected() {
     if !is_installed() {
         return;
     }

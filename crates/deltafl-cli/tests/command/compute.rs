@@ -1,4 +1,4 @@
-//! `deltafl run --compute`: where devices compute, as a machine without that GPU answers.
+//! `deltafl run --compute`: the choice of the backend on a machine without the requested GPU.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ kind = "fedavg"
 "#;
 
 #[test]
-fn a_gpu_that_is_not_there_is_refused_before_the_run_folder_is_made() {
+fn a_missing_gpu_is_rejected_before_the_run_folder_is_created() {
     let workdir = Workdir::with(EXPERIMENT);
     let message = workdir.failure("run x.toml --out r --compute cuda:99", 2);
     assert!(message.contains("--compute cuda:99 cannot be used"), "{message}");
@@ -34,13 +34,13 @@ fn a_gpu_that_is_not_there_is_refused_before_the_run_folder_is_made() {
 }
 
 #[test]
-fn a_place_that_is_none_is_refused_with_the_places_there_are() {
+fn an_unknown_backend_is_rejected_with_a_list_of_backends() {
     let message = Workdir::with(EXPERIMENT).failure("run x.toml --compute abacus", 2);
     assert!(message.contains("auto, cpu, cuda or cuda:N"), "{message}");
 }
 
 #[test]
-fn a_run_records_where_it_computes_says_it_and_goes_on_there() {
+fn a_run_records_and_reports_its_backend_and_resumes_on_it() {
     let workdir = Workdir::with(EXPERIMENT);
     let output = workdir.run("run x.toml --out r --compute cpu");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -48,17 +48,18 @@ fn a_run_records_where_it_computes_says_it_and_goes_on_there() {
     let file = workdir.path("r/experiment.toml");
     let resolved = fs::read_to_string(&file).unwrap();
     assert!(resolved.contains("compute = \"cpu\""), "{resolved}");
-    // Begun on a GPU that no machine has: here it cannot be had, elsewhere it is another one.
+    // The GPU of the run does not exist: the run fails here, or reports a change on a machine with
+    // a GPU.
     fs::write(&file, resolved.replace("compute = \"cpu\"", "compute = \"Abacus 9000\"")).unwrap();
     let message = workdir.failure("run x.toml --out r --resume --set rounds=3", 2);
     assert!(message.contains("cannot be used") || message.contains("has changed"), "{message}");
-    // Asked for by name, another place is a change of the experiment.
+    // Another backend by name is a change of the experiment.
     let message = workdir.failure("run x.toml --out r --resume --set rounds=3 --compute cpu", 2);
     assert!(message.contains("resolved.compute") && message.contains("Abacus 9000"), "{message}");
 }
 
 #[test]
-fn a_run_of_before_places_were_recorded_goes_on_on_the_cpu() {
+fn a_run_without_a_recorded_backend_resumes_on_the_cpu() {
     let workdir = Workdir::with(EXPERIMENT);
     assert!(workdir.run("run x.toml --out r --quiet --compute cpu").status.success());
     let file = workdir.path("r/experiment.toml");

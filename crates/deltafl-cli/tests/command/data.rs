@@ -1,4 +1,4 @@
-//! `deltafl data`, as a person calls it: what it prints and what it leaves.
+//! `deltafl data`: output and files.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ fn deltafl(dir: &TempDir, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_deltafl")).args(arguments).current_dir(dir.path()).output().unwrap()
 }
 
-/// What a command that succeeds prints.
+/// Returns the output of a successful command.
 fn printed(dir: &TempDir, arguments: &[&str]) -> String {
     let output = deltafl(dir, arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a command that fails on its input says.
+/// Returns the message of a command that rejects its input.
 fn refused(dir: &TempDir, arguments: &[&str]) -> String {
     let output = deltafl(dir, arguments);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
@@ -34,10 +34,10 @@ fn imported() -> TempDir {
     dir
 }
 
-/// What an import says of a federation whose devices all train.
+/// The output of an import of a federation that has only train devices.
 const FIRST: &str = "f: csv, 3 devices, 6 examples, 3 classes
   3 train, 0 test, 0 validation devices
-  no device tests: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
+  no test devices: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
   split = { within = { train = 0.8 } } to hold back examples of each device
 ";
 
@@ -66,7 +66,7 @@ classes each  min 1, median 2, mean 1.7, max 2
 }
 
 #[test]
-fn an_option_that_was_renamed_is_refused_with_its_present_name() {
+fn a_renamed_option_is_rejected_with_its_new_name() {
     let dir = TempDir::new().unwrap();
     let said = refused(&dir, &["data", "synth", "glyphs", "--points", "5,9,20", "--out", "f"]);
     assert!(said.contains("it is called --examples now"), "{said}");
@@ -75,7 +75,7 @@ fn an_option_that_was_renamed_is_refused_with_its_present_name() {
 }
 
 #[test]
-fn split_and_partition_make_new_folders() {
+fn split_and_partition_write_new_folders() {
     let dir = imported();
     let split = ["data", "split", "f", "--train", "0.5", "--min-examples", "1", "--out", "halves"];
     assert_eq!(
@@ -106,7 +106,7 @@ kind = "fedavg"
 "#;
 
 #[test]
-fn words_come_in_and_a_federation_without_test_devices_is_judged_by_those_that_train() {
+fn word_labels_are_imported_and_train_devices_are_reported_without_test_devices() {
     let dir = TempDir::new().unwrap();
     let csv = "clinic;sex;outcome\r\nnorth;F;ill\r\nnorth;M;well\r\nsouth;M;well\r\nsouth;F;ill\r\n";
     fs::write(dir.path().join("t.csv"), csv).unwrap();
@@ -132,7 +132,7 @@ fn words_come_in_and_a_federation_without_test_devices_is_judged_by_those_that_t
 }
 
 #[test]
-fn numbers_to_predict_are_shown_in_their_own_unit() {
+fn numeric_targets_are_reported_in_their_unit() {
     let dir = TempDir::new().unwrap();
     let csv = "city,rooms,price\na,1,2.5\na,2,4.5\nb,3,6.5\nb,4,8.5\nc,1,2.5\n";
     fs::write(dir.path().join("t.csv"), csv).unwrap();
@@ -151,7 +151,7 @@ fn numbers_to_predict_are_shown_in_their_own_unit() {
 }
 
 #[test]
-fn a_broken_file_is_named_with_its_line() {
+fn an_invalid_file_is_reported_with_its_line() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("t.csv"), "user,y,x\na,0,1\na,zero,1\n").unwrap();
     let arguments = ["data", "import", "csv", "t.csv", "--device", "user", "--label", "y", "--out", "f"];
@@ -169,7 +169,7 @@ mod fetch {
 
     use super::*;
 
-    /// Gutenberg's archive, with a play of two roles of more than 100 windows each.
+    /// Returns Gutenberg's archive with a play of two roles of more than 100 windows each.
     fn archive() -> Vec<u8> {
         let line = "words upon words upon words upon words upon words\n";
         let role = |name: &str| format!("  {name}. {line}    {line}    {line}    {line}");
@@ -210,14 +210,14 @@ mod fetch {
         let dir = TempDir::new().unwrap();
         let url = serve(archive());
         let text = printed(&dir, &["data", "fetch", "shakespeare", "--out", "s", "--mirror", &url]);
-        assert!(text.contains("recorded now: nobody vouches for it yet"), "{text}");
+        assert!(text.contains("recorded on first use, not verified"), "{text}");
         assert!(text.contains("s/federation: shakespeare, 2 devices"), "{text}");
         assert!(exists(&dir, "s/downloads/1994-01-100.zip.sha256"));
         printed(&dir, &["data", "info", "s/federation", "--verify"]);
     }
 
     #[test]
-    fn fetch_refuses_another_file_than_the_one_that_was_pinned() {
+    fn fetch_rejects_a_file_that_does_not_match_its_pinned_hash() {
         let dir = TempDir::new().unwrap();
         let (url, pin) = (serve(archive()), format!("1994-01-100.zip={}", "0".repeat(64)));
         let arguments = ["data", "fetch", "shakespeare", "--out", "s", "--mirror", &url, "--sha256", &pin];

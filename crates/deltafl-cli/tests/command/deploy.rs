@@ -1,4 +1,4 @@
-//! docs/src/how-to/deploy.md as a test: certificates, a server, a fleet, the knob.
+//! docs/src/how-to/deploy.md as a test: certificates, a server, a fleet, the choice of θ.
 
 #![cfg(feature = "net")]
 
@@ -11,7 +11,7 @@ fn workdir() -> Workdir {
     Workdir::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:state/deltafl.sqlite")
 }
 
-/// The port of an address that a server named.
+/// Returns the port of an address printed by a server.
 fn port(said: &str) -> &str {
     said.split(';').next().unwrap().rsplit(':').next().unwrap()
 }
@@ -36,11 +36,11 @@ fn a_federation_is_deployed_as_the_documentation_says() {
         .start(&format!("swarm x.toml --fleet fleet.json --min-cohort 3 --server localhost:{}", port(&grpc)));
     server.hear("all rounds are done");
 
-    // The same bytes as a simulation.
+    // The params are the same to the byte as those of a simulation.
     workdir.printed("run x.toml --out simulated --quiet");
     assert!(checkpoints(&workdir.path("run")) == checkpoints(&workdir.path("simulated")));
 
-    // A new device enrols with a token, and turns the knob.
+    // A new device enrols with a token and chooses a level θ.
     let token = workdir.printed("enrol token");
     let enrol = |name: &str, out: &str| {
         format!("enrol device {name} --server {url} --token {} --out {out}", token.trim())
@@ -50,11 +50,12 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     workdir.printed(&format!("doctor --identity tablet --server {url}"));
     let pulled = workdir.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
     assert!(pulled.starts_with("θ = 0.25, version 4"), "{pulled}");
-    // Its card says how losses lie, from secure sums: bounds of percentiles, and no device's loss.
+    // Its card describes the distribution of losses by bounds of percentiles from secure sums,
+    // without the loss of any device. The third of three tracks trained in round 2.
     let card = fs::read_to_string(workdir.path("model.card.json")).unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
     let losses = &card["losses"];
-    assert_eq!((losses["mode"].as_str(), losses["version"].as_u64()), (Some("private"), Some(3)), "{card}");
+    assert_eq!((losses["mode"].as_str(), losses["version"].as_u64()), (Some("private"), Some(2)), "{card}");
     assert_eq!(losses["devices"], 8, "{card}");
     let median = &losses["percentiles"][2];
     assert!(median["lower"].as_f64() < median["upper"].as_f64(), "{card}");
@@ -64,11 +65,11 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     workdir.printed("data synth glyphs --devices 6 --out mine");
     let tried = workdir.printed(&format!("model try --data mine --server {url} --identity tablet"));
     assert_eq!(tried.matches("serves this device best").count(), 1, "{tried}");
-    // What it prints is a command that runs as it stands.
+    // The printed command runs without changes.
     let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
     assert!(workdir.printed(command).contains("version 4"), "{command}");
     assert!(tried.lines().next().unwrap().contains("error %"), "{tried}");
-    // A device has the name of its certificate, whatever its table calls it.
+    // A device has the name of its certificate, regardless of the name in its table.
     let words =
         format!("device --server localhost:{} --identity tablet --data mine --name w00000", port(&grpc));
     workdir.start(&words).hear("tablet takes part in deployed");
@@ -78,7 +79,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
 }
 
 #[test]
-fn mistakes_are_answered_with_what_to_do() {
+fn errors_include_instructions_to_fix_them() {
     let _limit = watchdog::start();
     let workdir = workdir();
     assert!(workdir.refusal("certs server --host localhost").contains("deltafl certs init"));
@@ -90,7 +91,7 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
     let refused = workdir.refusal("model pull --theta 0.5 --server http://localhost:1");
     assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
-    // A shape that is declared needs no data, and what is no shape is refused.
+    // A declared contract needs no data, and an invalid contract is rejected.
     fs::write(workdir.path("contract.json"), workdir.printed("serve x.toml --print-contract")).unwrap();
     workdir.printed("certs server --host localhost");
     let mut declared = workdir.start(
@@ -109,13 +110,13 @@ fn mistakes_are_answered_with_what_to_do() {
 }
 
 #[test]
-fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhere() {
+fn a_server_without_the_authoritys_keys_uses_a_roster_signed_elsewhere() {
     let _limit = watchdog::start();
     let workdir = workdir();
     workdir.printed("certs init --federation clinics");
     workdir.printed("certs server --host localhost");
     workdir.printed("certs device --fleet 12 --out fleet.json");
-    // The server's machine gets its own certificate, and nothing of the authority.
+    // The server's machine has its own certificate and no keys of the authority.
     fs::create_dir(workdir.path("machine")).unwrap();
     fs::rename(workdir.path("certs/server"), workdir.path("machine/server")).unwrap();
     let serve = "serve x.toml --certs machine --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";

@@ -1,4 +1,4 @@
-//! Sweeps, tuning, the paper's experiments and the dashboard, as a person and a script meet them.
+//! Tests of sweeps, tuning, the paper's experiments and the dashboard.
 
 mod dashboard;
 mod evaluate;

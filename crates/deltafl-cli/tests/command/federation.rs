@@ -1,4 +1,4 @@
-//! `deltafl serve` and `deltafl swarm`: the same experiment, deployed, to the same bytes.
+//! `deltafl serve` and `deltafl swarm`: a deployed experiment has the same params to the byte.
 
 #![cfg(feature = "net")]
 
@@ -11,7 +11,7 @@ use crate::watchdog;
 const SERVE: &str =
     "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";
 
-/// Six devices with data of their own, whose features are normalised.
+/// Six devices with separate data whose features are normalised.
 const NORMALISED: &str = r#"
 name = "normalised"
 rounds = 2
@@ -31,7 +31,7 @@ learning_rate = 0.001
 kind = "fedavg"
 "#;
 
-/// A server at this address, where it listens, and where it answers over HTTP.
+/// Starts a server at this address. Returns its device address and its HTTP address.
 fn server(workdir: &Workdir, listen: &str) -> (Running, String, String) {
     let mut server = workdir.start(&format!("{SERVE} --listen {listen}"));
     let http = server.hear("live page: http://");
@@ -40,24 +40,26 @@ fn server(workdir: &Workdir, listen: &str) -> (Running, String, String) {
 }
 
 #[test]
-fn killed_again_and_again_the_server_finishes_every_round() {
+fn a_server_killed_repeatedly_finishes_every_round() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let (mut serving, address, mut http) = server(&workdir, "127.0.0.1:0");
     let _swarm = workdir.start(&format!("swarm x.toml --insecure --server {address}"));
     for round in ["seed 1, round 1:", "seed 1, round 3:", "seed 2, round 2:"] {
         serving.hear(round);
-        drop(serving); // as by kill -9, somewhere in the next round
+        drop(serving); // like kill -9, somewhere in the next round
         (serving, _, http) = server(&workdir, &address);
     }
     serving.hear("all rounds are done");
 
-    // The page of the last server shows what the others saw: phases, and how losses lay.
+    // The page of the last server includes the data of earlier servers: phases and loss
+    // distributions.
     let (_, page) = asked(&http, "/v1/federations/deployed");
     let page: serde_json::Value = serde_json::from_str(&page).unwrap();
     let rounds = page["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 8, "four rounds of two seeds");
-    // A round that was interrupted has none where the next server asked nobody: it had all sums, or too few were left to ask.
+    // An interrupted round has no phases if the next server asked no devices, because it had all
+    // sums or too few devices were left.
     let phases = |round: &serde_json::Value| round["phases"].as_array().unwrap().clone();
     let shown: Vec<_> = rounds.iter().map(phases).filter(|phases| !phases.is_empty()).collect();
     assert!(shown.len() >= rounds.len() - 3, "three servers were killed: {page}");
@@ -65,7 +67,7 @@ fn killed_again_and_again_the_server_finishes_every_round() {
 }
 
 #[test]
-fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulation() {
+fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(NORMALISED);
     workdir.printed("data synth glyphs --devices 6 --train 1 --out data");
@@ -75,26 +77,29 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
         .start("serve x.toml --insecure --listen 127.0.0.1:0 --http 127.0.0.1:0 --out deployed --stay");
     let http = serving.hear("live page: http://");
     let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
-    // A device whose inputs are of another kind says so and stays away.
+    // A device with inputs of another kind reports this and does not take part.
     std::fs::write(workdir.path("t.csv"), "who,y,a,b\nw00000,no,1,2\nw00000,yes,3,4\nw00000,no,3,5\n")
         .unwrap();
     workdir.printed("data import csv t.csv --device who --label y --out other");
     let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
     assert!(
-        refused.contains("does not fit the federation") && refused.contains("the contract asks for Bytes"),
+        refused.contains("does not fit the federation") && refused.contains("the contract requires Bytes"),
         "{refused}"
     );
 
     let data = deltafl_data::open(workdir.path("data")).unwrap();
-    let device =
-        |k| workdir.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
+    let device = |k| {
+        let name = data.id(k);
+        workdir
+            .start(&format!("device --insecure --reproducible --server {address} --data data --name {name}"))
+    };
     let _devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
     let trained = |run: &str| checkpoints(&workdir.path(run));
     assert!(trained("deployed") == trained("simulated"));
-    assert!(trained("deployed") != trained("plain"), "the constants matter");
+    assert!(trained("deployed") != trained("plain"), "the constants have an effect");
 
-    // The model that anybody pulls carries them, and its card names them.
+    // The public model contains the constants, and its card names them.
     workdir.printed(&format!("model pull --theta 1 --server http://{http} --federation normalised"));
     let card = std::fs::read_to_string(workdir.path("model.card.json")).unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
@@ -106,13 +111,13 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
     let held_out = data.len() as u64 + data.devices().map(|k| data.example_count(k) / 5).sum::<u64>();
     assert!(tried[0]["held_out"] == true && tried[0]["examples"].as_u64() <= Some(held_out), "{tried}");
 
-    // The server knows how models serve these examples between bounds, and a report draws it.
+    // The server knows bounds of the results on these examples, and a report draws them.
     let summary = std::fs::read_to_string(workdir.path("deployed/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     let told = &summary["tracks"][0]["held_out"][0];
     assert_eq!((told["version"].as_u64(), told["devices"].as_u64()), (Some(2), Some(6)), "{summary}");
     let mean = &told["measures"]["error"]["mean"];
-    // What the simulation knows of the same devices, one by one, lies in between.
+    // The exact result of the simulation is within the bounds.
     let simulated = std::fs::read_to_string(workdir.path("simulated/summary.json")).unwrap();
     let simulated: serde_json::Value = serde_json::from_str(&simulated).unwrap();
     let exact = simulated["tracks"][0]["test"]["mean"]["mean"].as_f64();
@@ -123,7 +128,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
 }
 
 #[test]
-fn a_device_says_why_it_stays_away() {
+fn a_device_reports_why_it_does_not_take_part() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(NORMALISED);
     workdir.printed("data synth glyphs --devices 3 --train 1 --out data");
@@ -133,19 +138,19 @@ fn a_device_says_why_it_stays_away() {
         let name = names[k];
         workdir.start(&format!("device --insecure --server {address} --data data --name {name} {options}"))
     };
-    // Its owner's conditions are not met: it asks no server for anything.
+    // The owner's conditions are not met: the device sends no request.
     device(0, "127.0.0.1:1", "--while false").hear("takes no part for now");
     let mut serving =
         workdir.start("serve x.toml --insecure --set cohort=3 --listen 127.0.0.1:0 --out deployed");
     let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
-    // Its owner allows less work than a question asks for.
+    // The owner allows less work than the server requests.
     let mut devices: Vec<Running> = (0..2).map(|k| device(k, &address, "")).collect();
     devices.push(device(2, &address, "--max-passes 0"));
     let why = devices[2].hear("stays out of a sum");
     assert!(why.contains("that this device's owner allows"), "{why}");
 }
 
-/// Three clinics, each with a table of its own.
+/// Three clinics with separate tables.
 const CLINICS: [(&str, &str); 3] = [
     (
         "anna",
@@ -162,7 +167,7 @@ const CLINICS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does() {
+fn tables_with_some_of_the_categories_and_classes_train_like_one_table() {
     let _limit = watchdog::start();
     let experiment = NORMALISED.replace("cohort = 6", "cohort = 3").replace("mean-ratio", "standard");
     let workdir = Workdir::with(&experiment.replace("split = { within = { train = 0.8 } }", ""));
@@ -181,14 +186,16 @@ fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does()
     import("other.csv", &unknown, "other");
     let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
     assert!(
-        refused.contains(r#"column "Ward name" has "Oncology", which the contract does not know"#),
+        refused.contains(r#"column "Ward name" has "Oncology", which is not in the contract"#),
         "{refused}"
     );
-    let device = |(name, _)| workdir.start(&format!("device --insecure --server {address} --data {name}"));
+    let device = |(name, _)| {
+        workdir.start(&format!("device --insecure --reproducible --server {address} --data {name}"))
+    };
     let _devices = CLINICS.map(device);
     assert!(serving.child.wait().unwrap().success());
     assert!(checkpoints(&workdir.path("deployed")) == checkpoints(&workdir.path("simulated")));
-    // Without the data a server is told how to do without it.
+    // Without the data, the message explains the alternative.
     std::fs::remove_dir_all(workdir.path("data")).unwrap();
     workdir.printed("certs init --federation clinics --out certs");
     workdir.printed("certs server --host localhost");
@@ -197,7 +204,7 @@ fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does()
 }
 
 #[test]
-fn draws_with_replacement_are_refused_in_a_deployment() {
+fn draws_with_replacement_are_rejected_in_a_deployment() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let refused = workdir.refusal("serve x.toml --insecure --set with_replacement=true");
@@ -205,23 +212,23 @@ fn draws_with_replacement_are_refused_in_a_deployment() {
 }
 
 #[test]
-fn a_server_of_other_machines_needs_certificates() {
+fn a_server_for_other_machines_needs_certificates() {
     let _limit = watchdog::start();
     let refused = Workdir::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
     assert!(refused.contains("without certificates"), "{refused}");
 }
 
 #[test]
-fn a_swarm_without_a_server_says_so() {
+fn a_swarm_without_a_server_reports_this() {
     let _limit = watchdog::start();
-    // Nobody listens at a port that was free a moment ago.
+    // No process listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let workdir = Workdir::with(DEPLOYED);
     let mut swarm = workdir.start(&format!("swarm x.toml --insecure --server {free}"));
     assert!(swarm.hear("no server answers at ").starts_with(&free.to_string()));
 }
 
-/// Asks for many answers over one connection.
+/// Requests many responses over one connection.
 fn ask(http: &str, path: &str, times: usize) -> TcpStream {
     let mut connection = TcpStream::connect(http).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {http}\r\n\r\n");
@@ -230,13 +237,13 @@ fn ask(http: &str, path: &str, times: usize) -> TcpStream {
 }
 
 #[test]
-fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
+fn a_client_that_disconnects_before_its_responses_does_not_stop_the_server() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let (_serving, _, http) = server(&workdir, "127.0.0.1:0");
     for _ in 0..5 {
         let mut connection = ask(&http, "/page.js", 400);
-        let _ = connection.read(&mut [0]); // the rest comes to nobody: a broken pipe
+        let _ = connection.read(&mut [0]); // the remaining responses cause a broken pipe
         let _ = connection.shutdown(Shutdown::Write);
     }
     let (status, _) = asked(&http, "/healthz");

@@ -1,5 +1,5 @@
-//! The command, as a person and a script meet it. One program holds all of its tests, so that they share the cores: many of
-//! them wait for processes, for a browser or for a moment to kill something.
+//! Tests of the command. They share one program and therefore the cores, because many of them wait
+//! for processes, a browser or a moment to kill a process.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod cluster;

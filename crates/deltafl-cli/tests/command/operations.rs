@@ -1,4 +1,4 @@
-//! Running a server: settings from a file, a second one that stands by, and what the doctor finds.
+//! Operation of a server: settings from a file, a standby server, and the findings of the doctor.
 
 #![cfg(feature = "net")]
 
@@ -10,7 +10,7 @@ use crate::support::{DEPLOYED, Workdir, asked};
 use crate::watchdog;
 
 #[test]
-fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+fn flags_override_the_environment_and_the_environment_overrides_the_file() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED)
         .variable("DELTAFL_SERVE_HTTP", "127.0.0.1:0")
@@ -18,14 +18,14 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
     let file = "experiment = \"x.toml\"\ninsecure = true\nlisten = \"10.255.255.255:1\"\nhttp = \"10.255.255.255:2\"\nset = [\"cohort=5\"]\n";
     fs::write(workdir.path("s.toml"), file).unwrap();
     let mut server = workdir.start("serve --listen 127.0.0.1:0");
-    assert!(server.hear("live page: ").starts_with("http://127.0.0.1:"), "the environment's");
-    assert!(server.hear("listening on ").starts_with("127.0.0.1:"), "the flag's");
+    assert!(server.hear("live page: ").starts_with("http://127.0.0.1:"), "the value of the environment");
+    assert!(server.hear("listening on ").starts_with("127.0.0.1:"), "the value of the flag");
     let experiment = fs::read_to_string(workdir.path("runs/deployed/experiment.toml")).unwrap();
-    assert!(experiment.contains("cohort = 5"), "the file's: {experiment}");
+    assert!(experiment.contains("cohort = 5"), "the value of the file: {experiment}");
 }
 
 #[test]
-fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
+fn an_error_in_a_settings_file_is_reported_with_its_position() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     fs::write(workdir.path("s.toml"), "experiment = \"x.toml\"\nlissen = \"127.0.0.1:0\"\n").unwrap();
@@ -37,7 +37,7 @@ fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
 }
 
 #[test]
-fn a_server_that_stands_by_says_so_until_it_leads() {
+fn a_standby_server_reports_its_state_until_it_leads() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let serve = |out: &str| {
@@ -55,12 +55,12 @@ fn a_server_that_stands_by_says_so_until_it_leads() {
     assert_eq!(asked(&standing_by, "/healthz"), (200, "alive\n".to_owned()));
     assert_eq!(asked(&standing_by, "/readyz"), (503, "standby\n".to_owned()));
     assert!(asked(&standing_by, "/metrics").1.contains("deltafl_leading 0"));
-    drop(first); // as by kill -9
+    drop(first); // like kill -9
     second.hear("listening on");
     assert_eq!(asked(&standing_by, "/readyz"), (200, "ready\n".to_owned()));
 }
 
-/// A server that answers one request, and whose clock is wrong.
+/// Starts a server with a wrong clock that answers one request.
 fn in_another_century() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -74,7 +74,7 @@ fn in_another_century() -> String {
 }
 
 #[test]
-fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
+fn the_doctor_reports_problems_with_instructions() {
     let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     workdir.printed("certs init --federation clinics");
@@ -110,7 +110,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
 
 #[cfg(unix)]
 #[test]
-fn a_key_that_others_can_read_is_a_finding() {
+fn the_doctor_reports_a_key_that_others_can_read() {
     let _limit = watchdog::start();
     use std::os::unix::fs::PermissionsExt as _;
     let workdir = Workdir::with(DEPLOYED);

@@ -1,4 +1,4 @@
-//! Reports, comparisons, exports and listings, as the command makes them from a run folder.
+//! Reports, comparisons, exports and listings of run folders.
 
 mod browser;
 mod committed_tables;
@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 
 use deltafl_data::run_folder::Summary;
 
-/// A trained run with its report, which the tests share and only read.
+/// A trained run with its report, which the tests share and do not modify.
 struct TrainedRun {
     path: PathBuf,
     summary: Summary,
@@ -42,7 +42,7 @@ fn deltafl(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_deltafl")).args(args).output().unwrap()
 }
 
-/// Runs the command, which must succeed, and gives what it printed.
+/// Runs the command, which must succeed, and returns its output.
 fn printed(args: &[&str]) -> String {
     let output = deltafl(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! `deltafl run` as a person and a script meet it: same bits, kills and resumes, and answers to bad input.
+//! `deltafl run`: reproducible bits, kills and resumes, and errors for invalid input.
 
 use std::fs;
 use std::io::Write;
@@ -40,7 +40,7 @@ fn workdir() -> Workdir {
     Workdir::with(EXPERIMENT)
 }
 
-/// `rounds.jsonl` without its times.
+/// Returns `rounds.jsonl` without its times.
 fn rounds(run: &Path) -> Vec<String> {
     let text = fs::read_to_string(run.join("rounds.jsonl")).unwrap();
     text.lines().map(|line| line.split(",\"seconds\"").next().unwrap().to_owned()).collect()
@@ -73,7 +73,7 @@ fn real_secure_aggregation_ends_with_the_checkpoints_of_plain_sums() {
 
 #[cfg(unix)]
 #[test]
-fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
+fn a_run_killed_repeatedly_ends_with_the_same_bits() {
     let workdir = workdir();
     assert!(workdir.run("run x.toml --out whole -q").status.success());
 
@@ -85,7 +85,7 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Moments from the very start to well into the run, in an order that is fixed but looks like none.
+        // Fixed but irregular delays, from the start until well into the run.
         let moment = Duration::from_millis(20 + attempt * 37 % 160 + attempt * 3);
         std::thread::sleep(moment);
         if let Some(status) = child.try_wait().unwrap() {
@@ -95,13 +95,13 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
         child.kill().unwrap(); // SIGKILL
         child.wait().unwrap();
         kills += 1;
-        // A line that was being written when the power went.
+        // A line that was partially written at a power failure.
         if let Ok(mut file) = fs::File::options().append(true).open(workdir.path("torn/rounds.jsonl")) {
             file.write_all(b"{\"seed\":1,\"track\":0,\"algo").unwrap();
         }
     }
     assert!(kills > 2, "the run was too fast to be killed: {kills}");
-    // On a machine under load no moment may have been long enough for the end.
+    // On a loaded machine, no delay may have been long enough for the run to end.
     assert!(workdir.run("run x.toml --out torn -q --resume").status.success());
     assert_eq!(checkpoints(&workdir.path("whole")), checkpoints(&workdir.path("torn")));
     assert_eq!(rounds(&workdir.path("whole")), rounds(&workdir.path("torn")));
@@ -110,7 +110,7 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
 }
 
 #[test]
-fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experiment() {
+fn an_existing_run_is_neither_overwritten_nor_continued_with_another_experiment() {
     let workdir = workdir();
     assert!(workdir.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
     let said = workdir.failure("run x.toml --out r --set rounds=3 --set seeds=1", 2);
@@ -122,10 +122,10 @@ fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experim
 }
 
 #[test]
-fn a_finished_run_grows_to_the_bits_of_one_that_was_that_long_from_the_start() {
+fn an_extended_run_has_the_bits_of_a_run_of_that_length() {
     let workdir = workdir();
     assert!(workdir.run("run x.toml --out long -q").status.success());
-    // Seven rounds: the last is evaluated because it is the last, which in a longer run it is not.
+    // Seven rounds: the last one is evaluated because it is the last. In a longer run it is not.
     for (rounds, resume) in [(7, ""), (9, "--resume"), (12, "--resume")] {
         let said = workdir.run(&format!("run x.toml --out grown -q --set rounds={rounds} {resume}"));
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
@@ -150,7 +150,7 @@ fn a_finished_run_grows_to_the_bits_of_one_that_was_that_long_from_the_start() {
 }
 
 #[test]
-fn a_name_that_is_no_folder_of_its_own_is_refused() {
+fn a_name_that_is_not_a_valid_folder_name_is_rejected() {
     let workdir = workdir();
     for name in ["", "../evil", "a/b", "..", ".hidden"] {
         fs::write(workdir.path("named.toml"), EXPERIMENT.replace("\"tiny\"", &format!("{name:?}"))).unwrap();
@@ -163,7 +163,7 @@ fn a_name_that_is_no_folder_of_its_own_is_refused() {
 }
 
 #[test]
-fn a_file_where_a_folder_belongs_is_called_a_file() {
+fn a_file_in_place_of_a_folder_is_reported_as_a_file() {
     let workdir = workdir();
     fs::write(workdir.path("file"), "").unwrap();
     for words in ["run x.toml --out file", "sweep run x.toml --sweep cohort=5,6 --out file"] {
@@ -182,7 +182,7 @@ fn an_error_of_an_override_names_it_and_quotes_no_line() {
 }
 
 #[test]
-fn a_cohort_that_is_larger_than_the_federation_is_said() {
+fn a_cohort_larger_than_the_federation_causes_a_warning() {
     let workdir = workdir();
     let output = workdir.run("run x.toml --set cohort=5000 --set rounds=1 --set seeds=1 --out c");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -192,14 +192,18 @@ fn a_cohort_that_is_larger_than_the_federation_is_said() {
     );
     let output = workdir
         .run("run x.toml --set cohort=50 --set with_replacement=true --set rounds=1 --set seeds=1 --out d");
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("larger"), "drawn again and again, it is not");
+    assert!(
+        !String::from_utf8_lossy(&output.stderr).contains("larger"),
+        "with replacement there is no warning"
+    );
 }
 
 #[test]
-fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
+fn rounds_that_changed_nothing_are_counted_and_their_cause_is_reported() {
     let workdir = workdir();
-    let output =
-        workdir.run("run x.toml --set local.learning_rate=1e38 --set rounds=6 --set seeds=1 --out hot");
+    // Every track trains in every round.
+    let run = "run x.toml --set tracks=together --set seeds=1";
+    let output = workdir.run(&format!("{run} --set local.learning_rate=1e38 --set rounds=6 --out hot"));
     let said = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
@@ -210,8 +214,8 @@ fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
     let idle = &summary["tracks"][0]["idle_rounds"];
     assert!(idle["rounds"] == 6 && idle["refused"].as_u64() > Some(3), "{summary}");
 
-    let output = workdir
-        .run("run x.toml --set availability.drop_out=1 --set rounds=4 --set seeds=1 --json --out gone");
+    let output =
+        workdir.run(&format!("{run} --set availability.drop_out=1 --set rounds=4 --json --out gone"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("too few devices answered in 4; availability.drop_out is 1.0"), "{said}");
     let listed: serde_json::Value = serde_json::from_str(&workdir.printed("runs . --json")).unwrap();
@@ -219,10 +223,10 @@ fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
     assert_eq!((&gone["idle_rounds"]["no_sum"], &gone["idle_rounds"]["rounds"]), (&12.into(), &12.into()));
     assert!(workdir.printed("runs .").contains("12 of 12"));
 
-    let quiet = workdir.run("run x.toml --set rounds=2 --set seeds=1 --json --out fine");
+    let quiet = workdir.run(&format!("{run} --set rounds=2 --json --out fine"));
     assert!(
         quiet.stderr.is_empty(),
-        "a run that moves has nothing to say: {}",
+        "a run without idle rounds has no note: {}",
         String::from_utf8_lossy(&quiet.stderr)
     );
 }
@@ -264,7 +268,7 @@ fn errors_point_at_the_line_of_the_experiment() {
 }
 
 #[test]
-fn a_missing_file_and_a_wrong_word_are_bad_input() {
+fn a_missing_file_and_an_invalid_argument_are_invalid_input() {
     let workdir = workdir();
     assert!(workdir.failure("run nowhere.toml", 2).contains("nowhere.toml"));
     workdir.failure("run", 2);
@@ -274,7 +278,7 @@ fn a_missing_file_and_a_wrong_word_are_bad_input() {
 }
 
 #[test]
-fn an_empty_federation_is_refused() {
+fn an_empty_federation_is_rejected() {
     let workdir = workdir();
     let said = workdir.failure("run x.toml --set data.split.train=0 --out e", 2);
     assert!(said.contains("no train devices"), "{said}");
@@ -283,7 +287,7 @@ fn an_empty_federation_is_refused() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named() {
+fn a_damaged_checkpoint_is_named_in_the_error() {
     let workdir = workdir();
     assert!(workdir.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
     let checkpoint = workdir.path("r/checkpoint/seed-1.safetensors");
@@ -297,7 +301,7 @@ fn a_damaged_checkpoint_is_named() {
 #[test]
 fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
     let workdir = workdir();
-    // A limit on the size of files stands in for a full disk: writes beyond it fail.
+    // A limit on the file size simulates a full disk: writes beyond it fail.
     let limited =
         format!("trap '' XFSZ; ulimit -f 60; exec {} run x.toml --out r -q", env!("CARGO_BIN_EXE_deltafl"));
     let output = Command::new("bash").args(["-c", &limited]).current_dir(workdir.path("")).output().unwrap();
@@ -314,13 +318,13 @@ fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
             }
         }
     }
-    // With room again, the run goes on.
+    // With free space again, the run continues.
     assert!(workdir.run("run x.toml --out r --resume -q").status.success());
     assert!(workdir.path("r/summary.json").exists());
 }
 
 #[test]
-fn json_and_completions_are_for_programs() {
+fn json_and_completions_are_machine_readable() {
     let workdir = workdir();
     let output = workdir.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -334,7 +338,7 @@ fn json_and_completions_are_for_programs() {
 
 #[cfg(unix)]
 #[test]
-fn a_closed_pipe_is_no_panic() {
+fn a_closed_pipe_causes_no_panic() {
     let workdir = workdir();
     let piped = format!("{} completions bash 2> said | true", env!("CARGO_BIN_EXE_deltafl"));
     assert!(
@@ -344,7 +348,7 @@ fn a_closed_pipe_is_no_panic() {
 }
 
 #[test]
-fn bench_gives_the_figures_of_every_model() {
+fn bench_reports_the_results_of_every_model() {
     let workdir = workdir();
     let figures = |words: &str| -> serde_json::Value {
         let output = workdir.run(words);

@@ -1,4 +1,4 @@
-//! A folder in which the command is run, and what it says there.
+//! A folder in which the command runs, and its output.
 #![allow(dead_code, unreachable_pub, reason = "without the feature net a part is not used")]
 
 use std::fs;
@@ -13,21 +13,21 @@ use std::time::Duration;
 
 use crate::watchdog;
 
-/// A folder with an experiment in it, and the command.
+/// A folder with an experiment, and the command.
 pub struct Workdir {
     folder: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
 }
 
 impl Workdir {
-    /// With the experiment `x.toml`.
+    /// Creates a folder with the experiment `x.toml`.
     pub fn with(experiment: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("x.toml"), experiment).unwrap();
         Self { folder, variables: Vec::new() }
     }
 
-    /// With a variable in the environment of every command.
+    /// Sets a variable in the environment of every command.
     pub fn variable(mut self, name: &'static str, value: &'static str) -> Self {
         self.variables.push((name, value));
         self
@@ -48,7 +48,7 @@ impl Workdir {
         self.command(words).output().unwrap()
     }
 
-    /// Runs a command that must succeed, and returns what it prints.
+    /// Runs a command that must succeed, and returns its output.
     pub fn printed(&self, words: &str) -> String {
         let output = self.run(words);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -57,14 +57,14 @@ impl Workdir {
         printed
     }
 
-    /// Runs a command that must fail as bad input does, and returns what it says, in one line.
+    /// Runs a command that must reject its input, and returns the message in one line.
     pub fn refusal(&self, words: &str) -> String {
-        // A terminal would wrap the lines: so does miette.
+        // miette wraps lines like a terminal.
         let said = self.failure(words, 2);
         said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs a command that must fail with this exit code, and returns what it says.
+    /// Runs a command that must fail with this exit code, and returns its message.
     pub fn failure(&self, words: &str, code: i32) -> String {
         let output = self.run(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -73,7 +73,8 @@ impl Workdir {
         said
     }
 
-    /// Starts a command that runs for long. It logs so much that a test that exceeds its time limit can show its state.
+    /// Starts a long-running command. Its log is detailed, so that a test that exceeds its time
+    /// limit can show its state.
     pub fn start(&self, words: &str) -> Running {
         let mut command = self.command(words);
         command.env("DELTAFL_LOG", "info").stdout(Stdio::null()).stderr(Stdio::piped());
@@ -107,11 +108,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Reads on to a line with these words, and returns the text that follows them.
+    /// Reads until a line contains these words, and returns the text that follows them.
     pub fn hear(&mut self, words: &str) -> String {
         let mut heard = String::new();
         loop {
-            let Ok(line) = self.said.recv() else { panic!("it ended without {words:?}:\n{heard}") };
+            let Ok(line) = self.said.recv() else { panic!("the command ended without {words:?}:\n{heard}") };
             if let Some((_, rest)) = line.split_once(words) {
                 return rest.trim().to_owned();
             }
@@ -132,12 +133,12 @@ impl Drop for Running {
 #[cfg(unix)]
 pub fn wait_for(path: &Path, child: &mut Child) {
     while !path.exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote {}", path.display());
+        assert!(child.try_wait().unwrap().is_none(), "the command ended before it wrote {}", path.display());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Starts a command, interrupts it as Ctrl-C does once it has written a file, and returns how it ended.
+/// Starts a command, interrupts it like Ctrl-C after it has written a file, and returns its output.
 #[cfg(unix)]
 pub fn interrupted(workdir: &Workdir, words: &str, file: &str) -> Output {
     let mut command = workdir.command(words);
@@ -147,17 +148,18 @@ pub fn interrupted(workdir: &Workdir, words: &str, file: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What Ctrl-C sends; `kill` is part of every shell, and a command of its own on some machines only.
+/// Sends the signal of Ctrl-C. `kill` is part of every shell, but a separate command only on some
+/// machines.
 #[cfg(unix)]
 pub fn ctrl_c(child: &Child) {
     let kill = format!("kill -INT {}", child.id());
     assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
 }
 
-/// The names and the bytes of the checkpoints of a run.
+/// The names and bytes of the checkpoints of a run.
 pub type Checkpoints = Vec<(String, Vec<u8>)>;
 
-/// The checkpoints of a run.
+/// Returns the checkpoints of a run.
 pub fn checkpoints(run: &Path) -> Checkpoints {
     let mut files: Vec<_> = fs::read_dir(run.join("checkpoint"))
         .unwrap()
@@ -170,7 +172,7 @@ pub fn checkpoints(run: &Path) -> Checkpoints {
     files
 }
 
-/// The status and the body of what a server answers over HTTP.
+/// Returns status and body of a server's HTTP response.
 pub fn asked(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
@@ -180,7 +182,7 @@ pub fn asked(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// A federation for the commands that deploy one.
+/// A federation for the deployment commands.
 pub const DEPLOYED: &str = r#"
 name = "deployed"
 rounds = 4

@@ -17,6 +17,7 @@ use deltafl::cohort::Availability;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
 use deltafl::terms::{Clip, TrackSchedule, Weights};
+use deltafl::training::Plan;
 
 /// What is wrong with an experiment file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +59,7 @@ struct Sections {
     cohort: NonZeroUsize,
     #[serde(default)]
     with_replacement: bool,
-    #[serde(default = "ten")]
+    #[serde(default = "evaluate_every")]
     evaluate_every: NonZeroU64,
     weights: Option<Weights>,
     tracks: Option<TrackSchedule>,
@@ -319,8 +320,8 @@ fn first_seed() -> OneOrMore<u64> {
     OneOrMore::from(1)
 }
 
-fn ten() -> NonZeroU64 {
-    NonZeroU64::new(10).unwrap_or(NonZeroU64::MIN)
+fn evaluate_every() -> NonZeroU64 {
+    NonZeroU64::new(Plan::EVALUATE_EVERY).unwrap_or(NonZeroU64::MIN)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # as a list says
 //! ```
 
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::data::{DeviceSplit, Federation, GivenSplit, InvalidSplit, WithinSplit};
 use serde::{Deserialize, Serialize};
 
@@ -27,15 +27,15 @@ pub enum SplitSection {
 #[serde(deny_unknown_fields)]
 struct RawSplit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    train: Option<Share>,
+    train: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    validation: Option<Share>,
+    validation: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     min_examples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sample: Option<Share>,
+    sample: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     within: Option<WithinSplit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,11 +70,11 @@ impl TryFrom<RawSplit> for SplitSection {
             (None, None) => {
                 let default = DeviceSplit::default();
                 Ok(Self::Devices(DeviceSplit {
-                    train: train.map_or(default.train, Share::get),
-                    validation: validation.map_or(default.validation, Share::get),
+                    train: train.map_or(default.train, Fraction::get),
+                    validation: validation.map_or(default.validation, Fraction::get),
                     seed: seed.unwrap_or(default.seed),
                     min_examples: min_examples.unwrap_or(default.min_examples),
-                    sample: sample.map_or(default.sample, Share::get),
+                    sample: sample.map_or(default.sample, Fraction::get),
                 }))
             }
             (Some(within), None) if !by_device => {
@@ -91,12 +91,12 @@ impl From<SplitSection> for RawSplit {
     fn from(section: SplitSection) -> Self {
         match section {
             SplitSection::Devices(split) => Self {
-                train: Share::new(split.train),
-                validation: Share::new(split.validation),
+                train: Fraction::new(split.train),
+                validation: Fraction::new(split.validation),
                 seed: Some(split.seed),
                 min_examples: Some(split.min_examples),
                 // Everyone is not written: the address is that of a split without a sample.
-                sample: Share::new(split.sample).filter(|sample| sample.get() < 1.0),
+                sample: Fraction::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()
             },
             SplitSection::Within(within) => Self { within: Some(within), ..Self::default() },

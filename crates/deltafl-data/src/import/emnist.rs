@@ -18,7 +18,7 @@ use zip::ZipArchive;
 use super::error::{ImportError, Position, Problem};
 use super::{Imported, Target, image};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 
 /// Pixels per side.
 const SIDE: usize = 28;
@@ -34,7 +34,7 @@ pub fn import(by_write: &Path, by_class: &Path, target: &Target) -> Result<Impor
     if writers.is_empty() {
         return Err(ImportError::file(by_write, Problem::Nothing("no images at hsf_*/WRITER/*/*.png")));
     }
-    let mut source = Source::new("emnist");
+    let mut source = Provenance::new("emnist");
     source.file(by_write);
     source.file(by_class);
     source.option("resize", "28×28 Lanczos");
@@ -65,7 +65,7 @@ fn write(
     tree: &mut Tree,
     writers: &[Labelled],
     target: &Target,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = writers.iter().map(|(_, images)| images.len() as u64).collect();
     let roster = target.roster(&counts, &mut source)?;

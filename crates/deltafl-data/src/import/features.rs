@@ -8,7 +8,7 @@ use super::spool::{Sorted, Spool, as_f32};
 use super::{Imported, Target};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, TargetKind};
 
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
@@ -89,7 +89,7 @@ impl FeatureSpool {
     }
 
     /// Writes the federation.
-    pub(crate) fn finish(self, target: &Target, mut source: Source) -> Result<Imported, ImportError> {
+    pub(crate) fn finish(self, target: &Target, mut source: Provenance) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
             // Ones and zeros of categories are no image.

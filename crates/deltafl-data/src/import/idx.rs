@@ -15,7 +15,7 @@ use super::error::{Found, ImportError, Position, Problem};
 use super::input::Input;
 use super::{Imported, Target};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 
 /// The files of an IDX data set.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Files {
 
 /// Imports images of grey levels.
 pub fn import(files: &Files, target: &Target) -> Result<Imported, ImportError> {
-    let mut source = Source::new("idx");
+    let mut source = Provenance::new("idx");
     let labels = read_labels(&files.labels)?;
     let mut images = IdxReader::open(&files.images)?;
     if images.count() != labels.len() as u64 {
@@ -55,7 +55,7 @@ fn write(
     labels: &[u8],
     ranges: &[DeviceRange],
     target: &Target,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = ranges.iter().map(|range| range.count).collect();
     let roster = target.roster(&counts, &mut source)?;

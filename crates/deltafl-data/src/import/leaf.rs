@@ -16,12 +16,12 @@ use super::spool::{Spool, as_u32};
 use super::{Imported, Target};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Imports shards: files, or folders with `*.json` files or with `train/` and `test/` folders of them.
 pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<Imported, ImportError> {
     let files = shards(paths)?;
-    let mut source = Source::new("leaf");
+    let mut source = Provenance::new("leaf");
     files.iter().for_each(|file| source.file(file));
     if holds_text(&files[0])? {
         return import_text(&files, target, source);
@@ -60,7 +60,7 @@ fn split_of(file: &Path) -> Option<Split> {
 }
 
 /// Says what became of train and test parts.
-fn note_folders(files: &[PathBuf], target: &Target, source: &mut Source) {
+fn note_folders(files: &[PathBuf], target: &Target, source: &mut Provenance) {
     let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
     if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
         source.option("train and test parts", "put together, device by device");
@@ -350,7 +350,7 @@ impl ShardSink for Texts {
     }
 }
 
-fn import_text(files: &[PathBuf], target: &Target, mut source: Source) -> Result<Imported, ImportError> {
+fn import_text(files: &[PathBuf], target: &Target, mut source: Provenance) -> Result<Imported, ImportError> {
     let mut sink = Texts {
         spool: Spool::new(&target.parent())?,
         text: String::new(),

@@ -11,7 +11,7 @@ use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::npy::{Element, NpyHeader};
 use super::table::{class, finite};
 use super::{Imported, Target};
-use deltafl::data::Source;
+use deltafl::data::Provenance;
 
 /// The names of the arrays.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub fn import(
         spool.spool.label(label);
     }
     x.end()?;
-    let mut source = Source::new("npz");
+    let mut source = Provenance::new("npz");
     source.file(path);
     spool.finish(target, source)
 }

@@ -23,7 +23,7 @@ use super::image;
 use super::table::{Columns, class, feature_columns, finite, in_range, parse_split};
 use super::{Imported, Target};
 use crate::writer::MOST_CLASSES;
-use deltafl::data::Source;
+use deltafl::data::Provenance;
 
 /// Rows read at a time.
 const BATCH: usize = 1024;
@@ -35,7 +35,7 @@ pub fn import(
     features: Features,
     target: &Target,
 ) -> Result<Imported, ImportError> {
-    let mut source = Source::new("parquet");
+    let mut source = Provenance::new("parquet");
     let mut spool = None;
     let encoding = survey(paths, columns, target)?;
     for path in paths {

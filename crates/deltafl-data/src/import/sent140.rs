@@ -16,7 +16,7 @@ use super::text_spool::{SortedTexts, TextSpool};
 use super::word_vectors::Vocabulary;
 use super::{Imported, Target, tokens};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Words per example of the recurrent model.
 pub const LENGTH: usize = 20;
@@ -58,7 +58,7 @@ pub struct TweetColumns {
 /// Imports tweets.
 pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<Imported, ImportError> {
     let mut tweets = Tweets { spool: TextSpool::new(&target.parent())?, neutral: 0 };
-    let mut source = Source::new("sent140");
+    let mut source = Provenance::new("sent140");
     for path in paths {
         source.file(path);
         read(path, options, &mut tweets)?;
@@ -241,7 +241,7 @@ impl Output {
         features: TweetFeatures,
         roster: &Roster,
         target: &Target,
-        mut source: Source,
+        mut source: Provenance,
     ) -> Result<Imported, ImportError> {
         let kind = match features {
             TweetFeatures::Tokens => {

@@ -18,7 +18,7 @@ use super::error::{ImportError, Position, Problem};
 use super::input::Input;
 use super::{Imported, Target};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 use deltafl::task::Targets;
 
 /// The alphabet of the paper: index 0 is the space and everything else.
@@ -58,7 +58,7 @@ pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
     })?;
     let plays =
         plays(&text).map_err(|(line, problem)| ImportError::at(path, Position::Line(line), problem))?;
-    let mut source = Source::new("shakespeare");
+    let mut source = Provenance::new("shakespeare");
     source.file(path);
     source.option("window", WINDOW);
     let devices = devices(&plays, &mut source);
@@ -74,7 +74,7 @@ pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
 fn write(
     devices: &[(String, Vec<u8>)],
     target: &Target,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();
     let roster = target.roster(&counts, &mut source)?;
@@ -169,7 +169,7 @@ fn name_and_words(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Identity and text of the roles that have a window; what is left out is noted.
-fn devices(plays: &[Play<'_>], source: &mut Source) -> Vec<(String, Vec<u8>)> {
+fn devices(plays: &[Play<'_>], source: &mut Provenance) -> Vec<(String, Vec<u8>)> {
     let mut texts: Vec<(String, String)> = Vec::new();
     let mut index = HashMap::new();
     let mut quiet = 0;
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_device_is_a_role_with_its_text() {
-        let mut source = Source::default();
+        let mut source = Provenance::default();
         let devices = devices(&plays(TEXT).unwrap(), &mut source);
         let ids: Vec<&str> = devices.iter().map(|(id, _)| id.as_str()).collect();
         assert_eq!(ids, ["THE_FIRST_PLAY_ANNE", "THE_FIRST_PLAY_BOB"]);

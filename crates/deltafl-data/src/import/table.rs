@@ -10,7 +10,7 @@ use super::error::{ImportError, Problem};
 use super::features::{FeatureSpool, Features};
 use super::{Imported, Target};
 use crate::writer::MOST_CLASSES;
-use deltafl::data::{Source, Split};
+use deltafl::data::{Provenance, Split};
 
 pub use super::delimited::Dialect;
 
@@ -78,7 +78,7 @@ pub fn import(
     if rows.spool.rows() == 0 {
         return Err(ImportError::file(path, Problem::Nothing("no examples")));
     }
-    let mut source = Source::new(if dialect == Dialect::Tsv { "tsv" } else { "csv" });
+    let mut source = Provenance::new(if dialect == Dialect::Tsv { "tsv" } else { "csv" });
     source.file(path);
     if columns.features.is_empty() && is_index(&header, columns) {
         source.dropped("unnamed first column, an index", 1);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{RunFolderError, atomic, io_error};
 use crate::tensor_file::{TensorFileError, read_tensors, write_tensors};
 use deltafl::exchange::TrainIndex;
-use deltafl::memory::{DeviceMemories, Memory};
+use deltafl::memory::{AlgorithmState, DeviceMemories};
 use deltafl::model::{InvalidState, NamedTensor, Tensor, flat_params, named_tensors};
 use deltafl::training::{State, TrackState};
 
@@ -157,7 +157,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
         });
         let params = flat_params(&header.tensors, &named.collect::<Vec<_>>())
             .map_err(|source| CheckpointError::Params { track: i, source })?;
-        let mut memory = Memory::default();
+        let mut memory = AlgorithmState::default();
         track.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
         for name in &track.vectors {
             let vector = take("memory", name).ok_or(CheckpointError::NoState)?;
@@ -175,7 +175,7 @@ fn devices_of(
     track: &TrackHeader,
     mut take: impl FnMut(&str) -> Option<NamedTensor>,
 ) -> Result<DeviceMemories, CheckpointError> {
-    let mut memories: BTreeMap<u32, Memory> = BTreeMap::new();
+    let mut memories: BTreeMap<u32, AlgorithmState> = BTreeMap::new();
     for (name, numbers) in &track.device_numbers {
         for &(device, bits) in numbers {
             memories.entry(device).or_default().set_number(name, f64::from_bits(bits));
@@ -214,7 +214,7 @@ mod tests {
 
     fn state() -> State {
         let track = |entry: f32, eta: Option<f64>| {
-            let mut memory = Memory::default();
+            let mut memory = AlgorithmState::default();
             if let Some(eta) = eta {
                 memory.set_number("eta", eta);
                 memory.set_number("range.upper", f64::INFINITY);
@@ -222,7 +222,7 @@ mod tests {
             }
             TrackState { memory, ..TrackState::new(vec![entry, -0.0, f32::MIN_POSITIVE / 2.0].into()) }
         };
-        let mut remembered = Memory::default();
+        let mut remembered = AlgorithmState::default();
         remembered.set_vector("control", vec![0.5, f32::NAN].into());
         let mut devices = DeviceMemories::default();
         devices.set(TrainIndex(3), remembered.clone());

@@ -2,7 +2,8 @@
 
     python3 load.py CHECKPOINT CASE.json
 
-Prints the losses as JSON, one per example. The safetensors format is read by hand: a length, a JSON header, the entries.
+Prints the losses as JSON, one per example. The program parses the safetensors format itself: a length,
+a JSON header and the entries.
 """
 import json
 import struct

@@ -1,4 +1,4 @@
-//! A command of the owner that says whether a device takes part.
+//! An owner's command that decides whether a device participates.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,23 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a running command is looked at.
+/// The interval at which a running command is polled.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A command, run again and again: the device takes part while the last run ended with exit status 0.
+/// A command that runs repeatedly. The device participates while the last run returned exit status
+/// 0.
 #[derive(Clone, Debug)]
 pub struct Hook {
-    /// Run by `sh -c`.
+    /// The command, run by `sh -c`.
     pub command: String,
     /// The pause between two runs.
     pub every: Duration,
-    /// A run that takes longer is killed, and says no.
+    /// The time limit of a run. A run that exceeds it is killed and counts as failed.
     pub patience: Duration,
 }
 
 impl Hook {
-    /// A command that is run every fifteen seconds and has ten to answer.
+    /// Creates a hook that runs the command every fifteen seconds with a time limit of ten seconds.
     pub fn new(command: &str) -> Self {
         Self {
             command: command.to_owned(),
@@ -30,7 +31,8 @@ impl Hook {
         }
     }
 
-    /// Runs it on a thread of its own until the result is dropped. It says no until its first run has ended.
+    /// Runs the command on its own thread until the result is dropped. The hook denies
+    /// participation until the first run has finished.
     pub(super) fn start(self) -> RunningHook {
         let said = Arc::new(AtomicBool::new(false));
         let heard = Arc::downgrade(&said);
@@ -54,7 +56,7 @@ impl Hook {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                tracing::warn!(%error, "the owner's command cannot be run");
+                tracing::warn!(%error, "failed to run the owner's command");
                 return false;
             }
         };
@@ -66,19 +68,19 @@ impl Hook {
                 Err(_) => break,
             }
         }
-        tracing::warn!(seconds = self.patience.as_secs(), "the owner's command takes too long");
+        tracing::warn!(seconds = self.patience.as_secs(), "the owner's command exceeded its time limit");
         let _ = child.kill();
         let _ = child.wait();
         false
     }
 }
 
-/// A hook that runs.
+/// A running hook.
 #[derive(Debug)]
 pub(super) struct RunningHook(Arc<AtomicBool>);
 
 impl RunningHook {
-    /// What the last run said.
+    /// Whether the last run succeeded.
     pub(super) fn says_yes(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

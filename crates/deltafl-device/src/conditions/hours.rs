@@ -3,15 +3,17 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
-/// The hours at which a device takes part, by its own clock.
+/// The hours at which a device participates, by its local clock.
 #[derive(Clone)]
 pub struct Hours {
-    /// Any of these.
+    /// The windows. The device participates during any of them.
     pub windows: Vec<TimeWindow>,
-    /// The minute of the day, in the owner's time zone.
+    /// Returns the minute of the day in the owner's time zone.
     pub now: Arc<dyn Fn() -> u16 + Send + Sync>,
 }
 
@@ -23,19 +25,20 @@ impl Hours {
 }
 
 /// From a minute of the day up to another, which may be one of the next day: `22:00-06:30`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct TimeWindow {
     from: u16,
     until: u16,
 }
 
-/// Text that is no window.
+/// The error for text that is not a time window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not two different times of a day, such as 22:00-06:30")]
 pub struct InvalidWindow(String);
 
 impl TimeWindow {
-    /// Whether a minute of the day lies in it. The last one does not.
+    /// Returns `true` if the window contains this minute of the day. The end is exclusive.
     pub fn contains(&self, minute: u16) -> bool {
         if self.from < self.until {
             (self.from..self.until).contains(&minute)
@@ -53,6 +56,14 @@ impl FromStr for TimeWindow {
         let (from, until) = text.split_once('-').ok_or_else(invalid)?;
         let (from, until) = (minute(from).ok_or_else(invalid)?, minute(until).ok_or_else(invalid)?);
         if from == until || from == DAY { Err(invalid()) } else { Ok(Self { from, until }) }
+    }
+}
+
+impl TryFrom<String> for TimeWindow {
+    type Error = InvalidWindow;
+
+    fn try_from(text: String) -> Result<Self, InvalidWindow> {
+        text.parse()
     }
 }
 

@@ -1,16 +1,17 @@
-//! The network, as Linux shows it: the interface of the default route, and what kind it is.
+//! The network as Linux exposes it: the interface of the default route and its kind.
 //!
-//! The kernel knows modems and not tariffs: a telephone that shares its connection over Wi-Fi looks like any other Wi-Fi.
+//! The kernel reports modems but not tariffs. Wi-Fi shared by a telephone looks like any other
+//! Wi-Fi.
 
 use std::fs;
 use std::path::Path;
 
 use super::Unmet;
 
-/// `ARPHRD_PPP` and `ARPHRD_RAWIP` of Linux: how modems appear that have no kind of their own.
+/// `ARPHRD_PPP` and `ARPHRD_RAWIP` of Linux, the types of modems without a `DEVTYPE`.
 const MODEM_TYPES: [&str; 2] = ["512", "519"];
 
-/// The interface over which this machine reaches the world, if it is a mobile modem's or Bluetooth.
+/// Returns the interface of the default route if it belongs to a mobile modem or to Bluetooth.
 pub(super) fn metered(root: &Path) -> Result<Option<String>, Unmet> {
     let folder = root.join("proc/net");
     let (v4, v6) = (fs::read_to_string(folder.join("route")), fs::read_to_string(folder.join("ipv6_route")));
@@ -22,12 +23,12 @@ pub(super) fn metered(root: &Path) -> Result<Option<String>, Unmet> {
     Ok(interface.filter(|interface| is_modem(&root.join("sys/class/net").join(interface))))
 }
 
-/// Of default routes with their metrics, the interface of the one that is used.
+/// Returns the interface of the default route with the lowest metric.
 fn default_interface(routes: impl Iterator<Item = (u32, String)>) -> Option<String> {
     routes.min_by_key(|(metric, _)| *metric).map(|(_, interface)| interface)
 }
 
-/// The metric and the interface of a line of `route` that is a default route.
+/// Parses a line of `route`. Returns the metric and the interface of a default route.
 fn route_v4(line: &str) -> Option<(u32, String)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [interface, destination, _, _, _, _, metric, mask, ..] = fields[..] else { return None };
@@ -35,8 +36,8 @@ fn route_v4(line: &str) -> Option<(u32, String)> {
     default.then(|| Some((metric.parse().ok()?, interface.to_owned())))?
 }
 
-/// The metric and the interface of a line of `ipv6_route` that is a default route. The loopback device has one that leads
-/// nowhere.
+/// Parses a line of `ipv6_route`. Returns the metric and the interface of a default route. The
+/// unreachable default route of the loopback device is ignored.
 fn route_v6(line: &str) -> Option<(u32, String)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [destination, length, _, _, _, metric, _, _, _, interface] = fields[..] else { return None };

@@ -1,11 +1,11 @@
-//! Power, as Linux shows it in `/sys/class/power_supply`.
+//! Power as Linux exposes it in `/sys/class/power_supply`.
 
 use std::fs;
 use std::path::Path;
 
 use super::Unmet;
 
-/// Whether the machine is on mains power. One without a battery is.
+/// Returns `true` if the machine is on mains power or has no battery.
 pub(super) fn is_on_mains(root: &Path) -> Result<bool, Unmet> {
     let folder = root.join("sys/class/power_supply");
     let supplies = fs::read_dir(&folder).map_err(|_| Unmet::Unknown { what: "power", path: folder })?;
@@ -17,13 +17,13 @@ pub(super) fn is_on_mains(root: &Path) -> Result<bool, Unmet> {
                 .unwrap_or_default()
         };
         match read("type").as_str() {
-            // The battery of a mouse or a headset says nothing of the machine.
+            // Ignore the battery of a peripheral such as a mouse or a headset.
             "Battery" if read("scope") != "Device" => batteries.push(read("status")),
             "Mains" | "USB" | "Wireless" if read("online") == "1" => return Ok(true),
             _ => {}
         }
     }
-    // "Not charging" is a battery that is full enough, on mains.
+    // "Not charging" means a sufficiently full battery on mains power.
     Ok(batteries.iter().all(|status| matches!(status.as_str(), "Charging" | "Full" | "Not charging")))
 }
 
@@ -31,7 +31,7 @@ pub(super) fn is_on_mains(root: &Path) -> Result<bool, Unmet> {
 mod tests {
     use super::*;
 
-    /// A system with these supplies, each a list of files.
+    /// Creates a system with these supplies, each a list of files.
     fn on_mains(supplies: &[&[(&str, &str)]]) -> bool {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys/class/power_supply");

@@ -1,8 +1,8 @@
-//! Why a connection of a device ends.
+//! The reasons for which a device's connection ends.
 
 use deltafl_secagg::message::wire::WireError;
 use deltafl_wire::roster::RosterError;
-use deltafl_wire::{Malformed, PartError};
+use deltafl_wire::{FragmentError, Malformed};
 use tonic::{Code, Status};
 
 use crate::DialError;
@@ -12,20 +12,20 @@ use crate::limits::TimedOut;
 use crate::state::{RosterRefused, StateError};
 use crate::workers::Failed;
 
-/// Why a connection ended.
+/// The reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// There was none.
+    /// The connection failed.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The server ended it, or the network did.
+    /// The server or the network ended the connection.
     #[error("the server said: {}", .0.message())]
     Status(#[from] Status),
-    /// The server stops, and said so.
-    #[error("the server stops; the device comes back within {within} seconds")]
+    /// The server announced that it is shutting down.
+    #[error("the server is shutting down; the device reconnects within {within} seconds")]
     Drained {
-        /// Seconds.
+        /// The time until reconnection, in seconds.
         within: u32,
     },
     /// The server closed the stream.
@@ -34,23 +34,23 @@ pub enum SessionError {
     /// The server exceeded a time limit of the device.
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
-    /// The server said something that is not of the protocol.
+    /// The server violated the protocol.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A message that does not fit its parts.
+    /// A message does not match its parts.
     #[error(transparent)]
-    Part(#[from] PartError),
-    /// A message of secure aggregation that is not one.
+    Part(#[from] FragmentError),
+    /// An invalid secure aggregation message.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The roster is not to be believed, or this device is not on it.
+    /// The roster is not trustworthy or does not contain this device.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// The device cannot remember.
+    /// The device's state could not be stored.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The roster has another key, or another place, for this device.
-    #[error("the roster does not know this device as the server does")]
+    /// The roster contains a different key or number for this device.
+    #[error("the roster and the server disagree about this device")]
     NotOnRoster,
     /// A blob could not be fetched.
     #[error(transparent)]
@@ -58,14 +58,14 @@ pub enum SessionError {
     /// The owner did not agree.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// The device cannot compute.
+    /// The computation failed.
     #[error(transparent)]
     Failed(#[from] Failed),
-    /// The device vanishes, as it was told to.
-    #[error("vanished on purpose")]
+    /// The device disappears because of an injected fault.
+    #[error("disconnected by an injected fault")]
     Vanished,
-    /// No randomness for keys.
-    #[error("the operating system gives no randomness")]
+    /// The operating system provides no randomness for keys.
+    #[error("the operating system provides no randomness")]
     Randomness,
 }
 

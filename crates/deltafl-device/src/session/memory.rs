@@ -1,4 +1,4 @@
-//! What a device remembers from one connection to the next.
+//! State that a device keeps between connections.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -10,26 +10,27 @@ use crate::cache::BlobCache;
 use crate::consent::Ledger;
 use crate::fetch::Partial;
 
-/// What outlives a connection.
+/// State that outlives a connection.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(super) partial: Partial,
     pub(super) ledger: Ledger,
     pub(super) losses: Losses,
-    /// The parameters fetched last, by hash: in a shared cache others may have been first, but each fetches for itself.
+    /// The hashes of the parameters fetched last. Each device of a shared cache fetches for itself.
     fetched: VecDeque<blake3::Hash>,
     pub(super) welcomed: bool,
-    /// Why the device stayed away last.
+    /// The reason for which the device last refused to participate.
     refused: String,
 }
 
 impl Memory {
-    /// Whether a server welcomed the device since this was last asked.
+    /// Whether a server has welcomed the device since the flag was last read.
     pub(crate) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)
     }
 
-    /// Logs why the device stays away: as a warning when the reason is another than the last one, not at every invitation.
+    /// Logs the reason for which the device does not participate. It is a warning only if the
+    /// reason has changed, not for every invitation.
     pub(super) fn log_refusal(&mut self, refused: &dyn Display, what: &str) {
         let refused = refused.to_string();
         if refused == self.refused {
@@ -40,12 +41,12 @@ impl Memory {
         }
     }
 
-    /// The params that this device has fetched and that are still kept.
+    /// Returns the cached params that this device has fetched.
     pub(super) fn held<'m>(&'m self, cache: &'m BlobCache) -> impl Iterator<Item = &'m blake3::Hash> {
         self.fetched.iter().filter(|hash| cache.holds(hash))
     }
 
-    /// Whether this device has not fetched this hash before; it counts as fetched from now on.
+    /// Returns `true` if this device fetches this hash for the first time, and marks it as fetched.
     pub(super) fn is_new(&mut self, hash: &blake3::Hash) -> bool {
         if self.fetched.contains(hash) {
             return false;

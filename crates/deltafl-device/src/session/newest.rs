@@ -1,6 +1,7 @@
-//! A device that was away learns the newest params before it can be drawn.
+//! A returning device fetches the newest params before it can be drawn.
 //!
-//! That is once for each stay, not for each round: a device that stays fetches the params of a round when it is asked about them.
+//! This happens once after each absence. A connected device fetches the params of a round when a
+//! question refers to them.
 
 use bytes::Bytes;
 use deltafl_wire::{BlobId, MAX_QUERIES, malformed, proto};
@@ -12,12 +13,12 @@ use crate::cache::KEPT;
 use crate::fetch::FetchError;
 use crate::limits::TimedOut;
 
-/// How often a device asks again, when a round was finished before it had fetched what it was told.
+/// The number of retries if a round finishes before the device has fetched the listed params.
 const TRIES: u32 = 3;
 
 impl Session<'_> {
-    /// Fetches the newest params that the device does not hold. Where rounds are shorter than a fetch takes, or the server does
-    /// not know the call, it fetches params when it is asked about them.
+    /// Fetches the newest params that are not in the cache. If rounds are shorter than a fetch, or
+    /// if the server does not support the call, the device fetches params with each question.
     pub(super) async fn learn_newest(&mut self) -> Result<(), SessionError> {
         for _ in 0..TRIES {
             let Some(missing) = self.missing().await? else { return Ok(()) };
@@ -29,7 +30,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The newest params that the device does not hold, as many as it keeps; `None` where the server does not tell.
+    /// Returns the newest params that are not in the cache, up to its capacity. Returns `None` if
+    /// the server does not support the call.
     async fn missing(&mut self) -> Result<Option<Vec<BlobId>>, SessionError> {
         let held = self.memory.held(&self.device.cache);
         let held = held.map(|hash| Bytes::copy_from_slice(hash.as_bytes())).collect();

@@ -1,4 +1,5 @@
-//! A device's part in a round: it joins, answers inside the sum, and keeps to the protocol.
+//! A device's participation in a round: it joins, contributes its answer to the sum, and follows
+//! the protocol.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +20,7 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_wire::identity::hex;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device, from_server};
-use deltafl_wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
+use deltafl_wire::{BlobId, MAX_QUERIES, fragments, malformed, params_blob_from_id};
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
@@ -31,7 +32,7 @@ use crate::fetch::fetch_again;
 use crate::state::{Answered, Claim, Digest, Event, LedgerKey, ServedTrack};
 
 impl Session<'_> {
-    /// A message of secure aggregation.
+    /// Handles a secure aggregation message.
     pub(super) async fn take_part(&mut self, bytes: Bytes, limit: usize) -> Result<(), SessionError> {
         let message = decode_server(bytes, limit)?;
         if let ServerBody::Invite(params) = &message.body {
@@ -46,7 +47,7 @@ impl Session<'_> {
             self.record_refusal(&abort)?;
             return self.sit_out(Reason::Policy).await;
         }
-        // Before anything is said that depends on it.
+        // Written before any message that depends on it.
         if let Some(event) = shown {
             self.device.state.record(event)?;
         }
@@ -63,7 +64,7 @@ impl Session<'_> {
         self.speak().await
     }
 
-    /// Joins a round that consent and policy allow.
+    /// Joins a round if consent and policy allow it.
     async fn join(&mut self, params: &RoundParams) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
         if let Err(reason) = self.willing() {
@@ -80,7 +81,8 @@ impl Session<'_> {
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
-                // Both before the first message of the round: a device that restarts joins no round twice.
+                // Both are written before the first message of the round, so that a restarted
+                // device joins no round twice.
                 self.device.state.join(params.id)?;
                 self.device.state.record(Event::Joined {
                     setup: setup(params),
@@ -99,14 +101,14 @@ impl Session<'_> {
         }
     }
 
-    /// Notes in the transcript why the device leaves the round.
+    /// Records in the transcript why the device leaves the round.
     fn record_refusal(&mut self, reason: &dyn std::fmt::Display) -> Result<(), SessionError> {
         let Some(protocol) = &self.protocol else { return Ok(()) };
         let event = Event::Refused { setup: setup(protocol.params()), reason: reason.to_string() };
         Ok(self.device.state.record(event)?)
     }
 
-    /// Computes the answer to the present question and hands it in.
+    /// Computes and submits the answer to the current question.
     async fn answer(&mut self) -> Result<(), SessionError> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
@@ -128,7 +130,7 @@ impl Session<'_> {
             true => UpdateRandomness::Reproducible,
             false => UpdateRandomness::Secret(*random()?),
         };
-        let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
+        let blobs: Vec<BlobId> = question.named().map(|id| params_blob_from_id(&id)).collect();
         let params = self.fetch_params(&blobs).await?;
         let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
         let (key, tracks) =
@@ -137,7 +139,7 @@ impl Session<'_> {
         let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
         let Some(_room) = self.unless_over(workers.room()).await? else {
-            tracing::info!("the round is over, and the answer to it is not computed");
+            tracing::info!("the round is over: its answer is not computed");
             return Ok(());
         };
         let (data, task) = (self.data.clone(), self.trainer.task());
@@ -152,7 +154,7 @@ impl Session<'_> {
         let computed = self.unless_over(computed).await;
         self.memory.ledger.spend(begun.elapsed());
         let Some(computed) = computed? else {
-            tracing::info!("the round is over, and the answer to it is not computed any further");
+            tracing::info!("the round is over: the computation of its answer is cancelled");
             return Ok(());
         };
         let (submitted, protocol, losses, own) = computed?;
@@ -168,7 +170,7 @@ impl Session<'_> {
         }
     }
 
-    /// Stays out of a sum, and notes the reason.
+    /// Refuses a sum and records the reason.
     async fn refuse(
         &mut self,
         protocol: DeviceRound,
@@ -181,9 +183,9 @@ impl Session<'_> {
         self.sit_out(reason).await
     }
 
-    /// Notes in the ledger what the device is about to answer, and returns which queries those are. A question about the
-    /// examples that it holds out is left without an answer where its owner did not agree or the device has answered one in
-    /// this round. It answers the others all the same: training needs none of these.
+    /// Records in the ledger the answers that the device is about to give, and returns the
+    /// corresponding queries. Evaluation queries are skipped if the owner did not agree or if the
+    /// device has already answered one in this round. Training does not depend on them.
     fn claim(&mut self, question: &Question<ParamsId>) -> Result<Result<Answering, Answered>, SessionError> {
         let (consent, terms) = (&self.device.consent, question.key.terms);
         let held_out = |query: &Query<ParamsId>| matches!(query.ask, Ask::Evaluation(_));
@@ -223,7 +225,7 @@ impl Session<'_> {
         }
         for (i, _) in of_track().filter(|(i, query)| held_out(query) && !silent.contains(i)) {
             if let Err(answered) = state.claim(&key, served, &[Claim::Evaluation])? {
-                tracing::debug!(%answered, "adds nothing to an evaluation");
+                tracing::debug!(%answered, "skipped an evaluation");
                 silent.push(i);
                 break;
             }
@@ -231,8 +233,8 @@ impl Session<'_> {
         Ok(Ok(Answering { track: Some(track), silent }))
     }
 
-    /// What a computation comes to; `None` when the server says that the round is over before it ends. It ends with the
-    /// connection, too: whatever is dropped here is not computed any further.
+    /// Awaits a computation. Returns `None` if the server ends the round first. The computation is
+    /// also cancelled when the connection ends and this future is dropped.
     async fn unless_over<T>(
         &mut self,
         computing: impl Future<Output = T>,
@@ -252,8 +254,8 @@ impl Session<'_> {
         }
     }
 
-    /// What something comes to that the device waits for. Messages of the server are kept for later, but for the one that it
-    /// stops, behind which nothing comes.
+    /// Awaits a future. Messages of the server are queued meanwhile, except for a shutdown notice,
+    /// which is always the last message.
     pub(super) async fn while_listening<T>(
         &mut self,
         waiting: impl Future<Output = T>,
@@ -281,7 +283,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Open mode: F_k at the parameters asked about.
+    /// Answers in open mode with F_k at the given parameters.
     pub(super) async fn tell_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
         if !self.device.consent.open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
@@ -299,7 +301,7 @@ impl Session<'_> {
         self.send(from_device::Body::Losses(proto::Losses { id: question.id, examples, losses })).await
     }
 
-    /// The parameters of some hashes, each fetched once.
+    /// Returns the parameters with these hashes. Each is fetched once.
     pub(super) async fn fetch_params(&mut self, blobs: &[BlobId]) -> Result<Vec<Params>, SessionError> {
         let mut fetched: Vec<Params> = Vec::with_capacity(blobs.len());
         for (i, &blob) in blobs.iter().enumerate() {
@@ -330,7 +332,7 @@ impl Session<'_> {
         Ok(cache.keep_params(entries.collect::<Vec<f32>>().into()))
     }
 
-    /// Sends what the protocol has to say.
+    /// Sends the pending messages of the protocol.
     async fn speak(&mut self) -> Result<(), SessionError> {
         while let Some(message) = self.protocol.as_mut().and_then(DeviceRound::poll_transmit) {
             let mut bytes = encode_device(&message);
@@ -339,7 +341,7 @@ impl Session<'_> {
                 Turn::Vanishes => return Err(SessionError::Vanished),
                 Turn::Garbled => bytes = self.device.faults.noise(bytes.len()).into(),
             }
-            for part in parts(bytes) {
+            for part in fragments(bytes) {
                 self.device.faults.transfer(part.data.len()).await;
                 self.send(from_device::Body::Part(part)).await?;
             }
@@ -348,10 +350,10 @@ impl Session<'_> {
     }
 }
 
-/// Who is in a round, where the roster says that cohorts are drawn.
+/// Records the members of a round if the roster requires drawn cohorts.
 fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
     let members: DeviceSet = match body {
-        // On a drawn graph this is all members, and the keys that follow are those of neighbours.
+        // On a drawn graph these are all members, and the keys that follow are those of neighbours.
         ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),
         ServerBody::Keys(keys) if !protocol.is_placed() => keys.keys().copied().collect(),
         _ => return None,
@@ -360,7 +362,7 @@ fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
     Some(Event::Drawn { setup: setup(protocol.params()), members: digest_of(&members), drawn, left_out })
 }
 
-/// What a message of a round shows that every device of the round must see alike.
+/// Records the content of a message that must be the same for every device of the round.
 fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<ParamsId>>) -> Option<Event> {
     match body {
         ServerBody::OpenSlot { slot, active, .. } => {
@@ -383,7 +385,7 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<Par
     }
 }
 
-/// What a device gives away by answering a query, unless it is about the examples that it holds out.
+/// Returns the claim that answering a query makes, or `None` for queries about held-out examples.
 fn claim_of(ask: &Ask) -> Option<Claim> {
     match ask {
         Ask::Update { .. } => Some(Claim::Update),
@@ -392,19 +394,19 @@ fn claim_of(ask: &Ask) -> Option<Claim> {
     }
 }
 
-/// Fresh random bytes.
+/// Returns fresh random bytes.
 fn random() -> Result<Zeroizing<[u8; 32]>, SessionError> {
     let mut bytes = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *bytes).map_err(|_| SessionError::Randomness)?;
     Ok(bytes)
 }
 
-/// The session and the number of a key set-up.
+/// Returns the session and the number of a key set-up.
 fn setup(params: &RoundParams) -> (String, u64) {
     (hex(&params.id.session), params.id.round)
 }
 
-/// How many devices, and the hash of their numbers.
+/// Returns the number of devices and the hash of their numbers.
 fn digest_of(devices: &DeviceSet) -> (usize, Digest) {
     let mut hasher = blake3::Hasher::new();
     for id in devices.iter() {

@@ -1,4 +1,4 @@
-//! Who a device takes part with: the roster that the authority signed, and its own place on it.
+//! The roster signed by the authority and the device's entry on it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use super::{Memory, SessionError};
 use crate::Device;
 use crate::cache::Verified;
 
-/// The roster that the server names, once the authority's signature holds and it is the newest that the device has seen.
+/// Returns the roster that the server announces. The authority's signature must be valid, and no
+/// newer roster may be known.
 pub(super) async fn verified(
     device: &mut Device,
     memory: &mut Memory,
@@ -40,7 +41,7 @@ pub(super) async fn verified(
     Ok(verified)
 }
 
-/// The device's standing in the rounds that the server runs with a roster.
+/// The device's membership in rounds under a roster.
 pub(super) fn enrolment(
     device: &Device,
     roster: &Verified,
@@ -50,13 +51,15 @@ pub(super) fn enrolment(
 ) -> Result<Participant, SessionError> {
     let identity = identity(device, roster, index)?;
     let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
-    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
+    let policy = device
+        .consent
+        .policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.has_committed_draws());
     let session = session_under(session, &roster.hash);
     let last = device.state.last_round(&session);
     Ok(Participant::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
 }
 
-/// This device's signing key, under the number that roster and server have for it.
+/// Returns this device's signing key with its number on the roster and the server.
 fn identity(device: &Device, roster: &Verified, index: u32) -> Result<Arc<SigningIdentity>, SessionError> {
     let identity = SigningIdentity::from_secret(DeviceId(index), &device.credentials.signing);
     let entry = roster.roster.entries().get(index as usize);

@@ -1,44 +1,50 @@
-//! The rounds that a device has answered: it answers each round of each run once.
+//! The ledger of answered rounds: a device answers each round of each run once.
 //!
-//! A server that receives two sums over two cohorts that differ in one device computes that device's answer from the
-//! difference. Within a round a device therefore answers
+//! A server that receives two sums over cohorts that differ in one device can compute that device's
+//! answer from the difference. Within a round a device therefore answers
 //!
 //! - for one track and at one w,
 //! - one question for updates,
-//! - the questions of one search for a quantile, at most [`SEARCH_STEPS`] of them and all before the update,
-//! - one question about the examples that it holds out.
+//! - the questions of one search for a quantile, at most [`SEARCH_STEPS`] of them and all before
+//!   the update,
+//! - one question about its held-out examples.
 //!
-//! The key of a note is (authority, run, round) and nothing else. The note contains the track, the hash of w and the answers
-//! given so far. The device writes it to disk before it computes an answer, so that no kill makes it forget.
+//! The key of a note is (authority, run, round). The note contains the track, the hash of w and the
+//! answers given so far. The device writes it to disk before it computes an answer, so that a crash
+//! does not erase it.
 //!
 //! # Why w is not part of the key
 //!
-//! Two vectors that differ in the last binary place of one entry are two hashes and one model: losses, updates and
-//! evaluations at both are equal for every practical purpose. Any ledger that recognises a repeated question by w, by a hash
-//! of w or by a distance between params is defeated by such a change, since many distant w are functionally equal too. Here
-//! the first question of a round fixes w for that round. A server that changes w, by however little, receives no second
-//! answer in the round. It can only ask in another round, and then it has one sum for every round, which is what an honest
-//! server has. What many rounds tell about one device is not bounded by this ledger: `rounds_between` and the secret batches
-//! of a device make it less exact, and noise would bound it.
+//! Two vectors that differ in the last bit of one entry have different hashes, but represent
+//! practically the same model. Losses, updates and evaluations at both are practically equal. Many
+//! distant w are functionally equal too. Such a change therefore defeats any ledger that compares
+//! w, a hash of w or a distance between params. Here the first question of a round fixes w for that
+//! round. A server that changes w, by however little, receives no second answer in the round. It
+//! can only ask in another round, and then it has one sum per round, like an honest server. This
+//! ledger does not bound the information in the sums of many rounds. `rounds_between` and the
+//! secret batches of a device make that information less exact. Noise would bound it.
 //!
 //! # Runs
 //!
-//! The authority signs how many runs there may be, on the roster. Run numbers only grow: once a device has answered in a run,
-//! it answers in no earlier one. A server that names another run, another seed or another session therefore gets no second
-//! answer to a round, unless the authority has signed that run. Then it is one more round.
+//! The roster, signed by the authority, contains the number of runs. Run numbers only increase: a
+//! device that has answered in a run answers in no earlier one. A server that uses another run,
+//! seed or session therefore receives no second answer to a round. The exception is a run that the
+//! authority has signed, which then counts as one more round.
 //!
 //! # A search for a quantile
 //!
-//! A search consists of the sums that lead to one η: two histograms as a rule, one more where the losses have left the range,
-//! twelve halvings, or up to some seventy steps by means. All of them are at the w of the round and for its track. If the
-//! server claims that a device has left between two steps, it learns the place of that one loss among the bins of the later
-//! step, or its distance from μ. It learns this of a loss at one w per round, never of an update.
+//! A search consists of the sums that lead to one η: usually two histograms, and one more if the
+//! losses have left the range. Alternatively it has twelve halvings, or up to about seventy steps
+//! by means. All of them are at the w of the round and for its track. If the server claims that a
+//! device has left between two steps, it learns the bin of that loss in the later step, or its
+//! distance from μ. It learns this for a loss at one w per round, never for an update.
 //!
 //! # Restarts
 //!
-//! Rounds may be answered in any order within the newest [`OPEN_ROUNDS`] of a run, so that a server that was restored from an
-//! old state can repeat a round with devices that have not answered it. Rounds before these are closed, and their notes are
-//! removed when there are many. The size of the file is bounded.
+//! Within the newest [`OPEN_ROUNDS`] of a run, rounds may be answered in any order. A server that
+//! was restored from an old state can thus repeat a round with devices that have not answered it.
+//! Earlier rounds are closed, and their notes are removed when there are many. The size of the file
+//! is bounded.
 
 mod note;
 
@@ -50,46 +56,48 @@ use std::path::{Path, PathBuf};
 use self::note::{HEADER, NOTE, Name, Note, cut};
 use super::StateError;
 
-/// Sums of one search for a quantile: no search over finite losses takes more.
+/// The maximum number of sums in one search for a quantile. No search over finite losses needs
+/// more.
 const SEARCH_STEPS: u32 = 80;
-/// Rounds behind the newest of a run that may still be asked about: a server that was restored from an old state asks them.
+/// The number of rounds before the newest of a run that may still be answered. A server that was
+/// restored from an old state repeats them.
 const OPEN_ROUNDS: u64 = 1024;
-/// Fewer notes than these are not worth throwing any away.
+/// The minimum number of notes before the file is rewritten.
 const FEW_NOTES: usize = 8192;
 
-/// A round of a run under the authority of the device.
+/// A round of a run under the device's authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LedgerKey {
     /// The verifying key of the authority.
     pub(crate) authority: [u8; 32],
     pub(crate) run: u64,
     pub(crate) round: u64,
-    /// Rounds that must lie between two rounds that the device answers.
+    /// The number of rounds that the device skips between two answers.
     pub(crate) rounds_between: u64,
 }
 
-/// The track for which a device answers in a round, and at which w.
+/// The track for which a device answers in a round, and its w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServedTrack {
-    /// Among how many tracks the cohort is divided; 1 where it is not.
+    /// The number of tracks among which the cohort is divided, or 1 if it is not divided.
     pub(crate) divided_among: u32,
     pub(crate) track: u32,
-    /// The hash of w; `None` where the question asks nothing of this track.
+    /// The hash of w; `None` if the question has no query of this track.
     pub(crate) params: Option<blake3::Hash>,
 }
 
-/// Something that a device is about to answer.
+/// An answer that a device is about to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// A step of a search for a quantile of the losses.
     Losses,
     /// A local update.
     Update,
-    /// Histograms of the measures of the examples that it holds out.
+    /// Histograms of the measures of its held-out examples.
     Evaluation,
 }
 
-/// Why a device does not answer.
+/// The reason for which a device does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Answered {
     #[error("this device has answered in run {newest}, and answers in run {run} no more")]
@@ -115,29 +123,29 @@ pub(crate) enum Answered {
     Evaluation(u64),
 }
 
-/// The notes of a device, on disk or for as long as the process lives.
+/// The notes of a device, on disk or in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     path: Option<PathBuf>,
     books: HashMap<Name, Book>,
-    /// Notes in the file, those included that later ones replace.
+    /// The number of notes in the file, including replaced ones.
     notes: usize,
-    /// How many there were when none could be thrown away.
+    /// The number of notes after the last rewrite of the file.
     settled: usize,
 }
 
-/// What a device has answered under one authority.
+/// The answers of a device under one authority.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Book {
     /// The newest run.
     run: u64,
-    /// The first round of the run that may be answered.
+    /// The first round of the run that is open.
     open: u64,
-    /// The rounds of the run that were answered.
+    /// The answered rounds of the run.
     rounds: BTreeMap<u64, RoundAnswers>,
 }
 
-/// What a device has answered in one round.
+/// The answers of a device in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundAnswers {
     divided_among: u32,
@@ -149,8 +157,9 @@ struct RoundAnswers {
 }
 
 impl Ledger {
-    /// The ledger in a file, which is made if it is not there. What a kill left half written at the end is cut off: it was not
-    /// answered yet. Damage before a whole note is an error, because whatever it forbade would be answered again.
+    /// Opens or creates the ledger in a file. A note that a crash truncated at the end of the file
+    /// is removed, because the device had not answered yet. Damage before a complete note is an
+    /// error, because the device would forget an answer.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -187,14 +196,14 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// The track for which the device has answered in a round before.
+    /// Returns the track for which the device has answered in this round.
     pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
         let book = self.books.get(&cut(&blake3::hash(&key.authority)))?;
         book.rounds.get(&key.round).filter(|_| book.run == key.run).map(|answers| answers.track)
     }
 
-    /// Notes that all of this is about to be answered; or nothing, if any of it is refused. An empty list of claims notes the
-    /// track. The note is on disk when this returns.
+    /// Records all claims, or none if any is refused. An empty list of claims records the track.
+    /// The note is on disk when this returns.
     pub(crate) fn claim(
         &mut self,
         key: &LedgerKey,
@@ -222,7 +231,7 @@ impl Ledger {
         Ok(Ok(()))
     }
 
-    /// Takes in a note; one that is taken in twice changes nothing.
+    /// Applies a note. This is idempotent.
     fn take(&mut self, note: Note) {
         let (authority, run) = match note {
             Note::Answered { authority, run, .. } | Note::Open { authority, run, .. } => (authority, run),
@@ -246,7 +255,7 @@ impl Ledger {
         book.rounds.retain(|round, _| *round >= open);
     }
 
-    /// Throws away the notes of closed rounds, if that is worth the work.
+    /// Removes the notes of closed rounds if there are enough of them.
     fn settle(&mut self) -> Result<(), StateError> {
         if self.notes < FEW_NOTES.max(2 * self.settled) {
             return Ok(());
@@ -256,7 +265,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the file anew, each note once. A kill leaves the old file or the new one.
+    /// Rewrites the file with each note once. After a crash the file is either the old one or the
+    /// new one.
     fn rewrite(&mut self) -> Result<(), StateError> {
         let notes: Vec<Note> =
             self.books.iter().flat_map(|(authority, book)| book.notes(*authority)).collect();
@@ -269,7 +279,7 @@ impl Ledger {
 }
 
 impl Book {
-    /// The book after these claims.
+    /// Returns the book after these claims.
     fn with(&self, key: &LedgerKey, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
         let LedgerKey { run, round, rounds_between: between, .. } = *key;
         if run < self.run {
@@ -277,7 +287,8 @@ impl Book {
         }
         let mut book = self.clone();
         if run > self.run {
-            // The rounds between the last answer of the run before and the first of this one are those of this one.
+            // The rounds between the last answer of the previous run and the first of this one
+            // belong to this one.
             let open = if self.rounds.is_empty() { 0 } else { between };
             book = Self { run, open, rounds: BTreeMap::new() };
         }
@@ -300,7 +311,7 @@ impl Book {
         Ok(book)
     }
 
-    /// All that is known, each thing once.
+    /// Returns the notes that describe this book.
     fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
         let run = self.run;
         let answered = self.rounds.iter().map(move |(&round, &answers)| Note::Answered {
@@ -314,7 +325,7 @@ impl Book {
 }
 
 impl RoundAnswers {
-    /// The answers after these claims.
+    /// Returns the answers after these claims.
     fn with(mut self, round: u64, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
         if (self.divided_among, self.track) != (served.divided_among, served.track) {
             return Err(Answered::OtherTrack(round));
@@ -341,7 +352,7 @@ impl RoundAnswers {
     }
 }
 
-/// Appends notes; what a full disk took of them is cut off again.
+/// Appends notes. If the disk is full, a partial write is removed.
 fn append(path: &Path, notes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).open(path)?;
     let before = file.metadata()?.len();
@@ -420,7 +431,7 @@ mod tests {
         assert_eq!(asked(0, of(2, 1)), Err(Answered::OtherTrack(0)), "nor is it drawn again among others");
         assert_eq!(asked(1, of(3, 2)), Ok(()));
         assert_eq!((ledger.track(&key(0, 0)), ledger.track(&key(0, 2))), (Some(1), None));
-        // A question that asks nothing of its track fixes the track all the same.
+        // A question without a query for its track still fixes the track.
         let nothing = ServedTrack { params: None, ..of(3, 0) };
         assert_eq!(ledger.claim(&key(0, 2), nothing, &[]).unwrap(), Ok(()));
         assert_eq!(ledger.track(&key(0, 2)), Some(0));

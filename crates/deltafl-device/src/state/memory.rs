@@ -1,47 +1,47 @@
-//! What the training of a device keeps from round to round.
+//! The memory of a device's training between rounds.
 //!
 //! ```text
 //! memory/SEED-TRACK    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
 //! ```
 //!
-//! A computation of a round may begin again after a kill. It then starts from the memory before that round. A later round
-//! starts from the memory after it.
+//! The computation of a round may restart after a crash. It then starts from the memory before that
+//! round. A later round starts from the memory after it.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 
 use super::{StateError, io_error, replace};
 
-/// The memories of a device, on disk or for as long as the process lives.
+/// The memories of a device, on disk or in RAM.
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     folder: Option<PathBuf>,
-    /// By seed and track, as far as they were asked for.
+    /// The loaded memories by seed and track.
     tracks: HashMap<(u64, u32), Kept>,
 }
 
-/// What was remembered before and after the last round in which it changed.
+/// The memory before and after the last round that changed it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kept {
     round: u64,
-    before: Memory,
-    after: Memory,
+    before: AlgorithmState,
+    after: AlgorithmState,
 }
 
 impl OwnMemory {
-    /// The memories in a folder, which is made if it is not there.
+    /// Opens the memories in a folder. Creates the folder if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         fs::create_dir_all(path).map_err(io_error(path))?;
         Ok(Self { folder: Some(path.to_owned()), tracks: HashMap::new() })
     }
 
     /// What the device remembers at the start of a round.
-    pub(super) fn recall(&mut self, key: &RoundKey, track: u32) -> Result<Memory, StateError> {
+    pub(super) fn recall(&mut self, key: &RoundKey, track: u32) -> Result<AlgorithmState, StateError> {
         let track = (key.seed, track);
         if !self.tracks.contains_key(&track) {
             let kept = match self.path(track) {
@@ -54,13 +54,13 @@ impl OwnMemory {
         Ok(if key.round > kept.round { &kept.after } else { &kept.before }.clone())
     }
 
-    /// Keeps what a round has changed, on disk when this returns.
+    /// Stores the changes of a round. They are on disk when this returns.
     pub(super) fn remember(
         &mut self,
         key: &RoundKey,
         track: u32,
-        before: &Memory,
-        after: &Memory,
+        before: &AlgorithmState,
+        after: &AlgorithmState,
     ) -> Result<(), StateError> {
         if before == after {
             return Ok(());
@@ -118,7 +118,7 @@ impl Kept {
             let len = usize::try_from(word(&mut rest)?).ok()?;
             let (memory, behind) = rest.split_at_checked(len)?;
             rest = behind;
-            Memory::from_bytes(memory).ok()
+            AlgorithmState::from_bytes(memory).ok()
         };
         let (before, after) = (memory()?, memory()?);
         rest.is_empty().then_some(Self { round, before, after })
@@ -135,8 +135,8 @@ mod tests {
         RoundKey { run: 0, seed: 7, round, members: 30, terms: Terms::PRIVATE }
     }
 
-    fn memory(entry: f32) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(entry: f32) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         memory.set_vector("control", vec![entry; 3].into());
         memory
     }
@@ -145,9 +145,9 @@ mod tests {
     fn a_round_asked_again_begins_where_it_began_even_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
-        assert_eq!(own.recall(&key(4), 1).unwrap(), Memory::default());
-        own.remember(&key(4), 1, &Memory::default(), &memory(1.0)).unwrap();
-        assert_eq!(own.recall(&key(4), 1).unwrap(), Memory::default());
+        assert_eq!(own.recall(&key(4), 1).unwrap(), AlgorithmState::default());
+        own.remember(&key(4), 1, &AlgorithmState::default(), &memory(1.0)).unwrap();
+        assert_eq!(own.recall(&key(4), 1).unwrap(), AlgorithmState::default());
         assert_eq!(own.recall(&key(6), 1).unwrap(), memory(1.0));
         own.remember(&key(6), 1, &memory(1.0), &memory(2.0)).unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(own.recall(&key(7), 1).unwrap(), memory(2.0));
         assert_eq!(
             own.recall(&key(7), 0).unwrap(),
-            Memory::default(),
+            AlgorithmState::default(),
             "another track has a memory of its own"
         );
     }
@@ -164,7 +164,7 @@ mod tests {
     fn a_damaged_memory_is_not_trained_with() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
-        own.remember(&key(4), 0, &Memory::default(), &memory(1.0)).unwrap();
+        own.remember(&key(4), 0, &AlgorithmState::default(), &memory(1.0)).unwrap();
         let path = folder.path().join("7-0");
         let mut bytes = fs::read(&path).unwrap();
         bytes[20] ^= 1;

@@ -1,8 +1,9 @@
-//! What a server showed a device: a log that only grows, each line bound to the one before by its hash.
+//! An append-only log of the messages that a server sent to a device. Each line contains the hash
+//! of the previous one.
 //!
-//! Two owners who compare their transcripts find out whether the server showed both the same: the same roster under a
-//! version, the same parameters, question, cohort and survivors of a round. The log holds hashes and counts; nothing in it
-//! comes from the device's data.
+//! Two owners who compare their transcripts can check that the server sent both the same data: the
+//! roster of a version, and the parameters, question, cohort and survivors of a round. The log
+//! contains hashes and counts, and nothing that depends on the device's data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,24 +15,24 @@ use std::time::SystemTime;
 use deltafl_wire::identity::{from_hex, hex};
 use serde::{Deserialize, Serialize};
 
-/// Why a transcript is not believed.
+/// The reason for which a transcript is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TranscriptError {
-    /// The file system said no.
+    /// The file system failed.
     #[error("{path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Error of the file system.
+        /// The error reported by the file system.
         source: io::Error,
     },
-    /// A line that was changed, left out or put in.
-    #[error("{path}, line {line}: it does not follow the line before it")]
+    /// A line was changed, removed or inserted.
+    #[error("{path}, line {line}: the hash of the previous line does not match")]
     Broken {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line number, starting at 1.
         line: u64,
     },
 }
@@ -57,7 +58,7 @@ impl TryFrom<String> for Digest {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        from_hex(&text).map(Self).ok_or("64 hexadecimal digits are expected")
+        from_hex(&text).map(Self).ok_or("expected 64 hexadecimal digits")
     }
 }
 
@@ -73,19 +74,20 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a server showed a device.
+/// An event that a device records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Event {
-    /// A roster, newer than those before.
+    /// A roster newer than all previous ones.
     Roster {
         /// Its version.
         version: u64,
         /// Its hash.
         hash: Digest,
     },
-    /// A roster that the authority signed and the device did not take: an older one, or another one of a version it knows.
+    /// A roster signed by the authority that the device refused, because it is older than or
+    /// different from a known one.
     RosterRefused {
         /// Its version.
         version: u64,
@@ -102,45 +104,45 @@ pub enum Event {
         roster: u64,
         /// Devices invited.
         cohort: u32,
-        /// The digest of the round's parameters, which every signature names.
+        /// The digest of the round's parameters. Every signature covers it.
         params: Digest,
     },
-    /// Who was drawn and left out of a key set-up, where the roster says that cohorts are drawn.
+    /// The devices drawn for a key set-up and those left out, if the roster requires drawn cohorts.
     Drawn {
         /// The server's session and the number of the set-up in it.
         setup: (String, u64),
-        /// The members: how many, and the hash of their numbers.
+        /// The number of members and the hash of their numbers.
         members: (usize, Digest),
-        /// Devices drawn up to the last member.
+        /// The number of devices drawn up to the last member.
         drawn: usize,
-        /// Those of them that are no members: unreachable, as the server says.
+        /// The drawn devices that are not members, because the server reported them unreachable.
         left_out: usize,
     },
-    /// A question that the device was to answer.
+    /// A question for this device.
     Asked {
         /// The server's session and the number of the set-up in it.
         setup: (String, u64),
-        /// The sum within the set-up.
+        /// The number of the sum within the set-up.
         slot: u32,
-        /// The seed of the run and t.
+        /// The seed of the run, and t.
         round: (u64, u64),
-        /// The hash of the question, which every signature names.
+        /// The hash of the question. Every signature covers it.
         question: Digest,
-        /// The hashes of the parameters from which the device was to train.
+        /// The hashes of the parameters from which the device trains.
         trained: Vec<Digest>,
-        /// The devices that were still there: how many, and the hash of their numbers.
+        /// The number of active devices and the hash of their numbers.
         active: (usize, Digest),
     },
-    /// The devices whose answers are in a sum, as the server told before the device signed.
+    /// The devices whose answers are in a sum, as sent by the server before the device signed.
     Survivors {
         /// The server's session and the number of the set-up in it.
         setup: (String, u64),
-        /// The sum within the set-up.
+        /// The number of the sum within the set-up.
         slot: u32,
-        /// How many, and the hash of their numbers.
+        /// The number of survivors and the hash of their numbers.
         survivors: (usize, Digest),
     },
-    /// The device did not do what the server asked.
+    /// The device refused a request of the server.
     Refused {
         /// The server's session and the number of the set-up in it.
         setup: (String, u64),
@@ -152,7 +154,7 @@ pub enum Event {
 /// A line of the log.
 #[derive(Serialize, Deserialize)]
 struct Line {
-    /// The hash of the line before; zeros in the first.
+    /// The hash of the previous line, or zeros in the first.
     previous: Digest,
     /// Seconds since 1970, by the device's clock.
     at: u64,
@@ -160,7 +162,7 @@ struct Line {
     event: Event,
 }
 
-/// A log that only grows. Without a file it keeps the hash of its last line and nothing else.
+/// An append-only log. Without a file it stores only the hash of its last line.
 #[derive(Debug, Default)]
 pub struct Transcript {
     file: Option<LogFile>,
@@ -171,12 +173,13 @@ pub struct Transcript {
 struct LogFile {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// The number of bytes of complete lines.
     len: u64,
 }
 
 impl LogFile {
-    /// Writes a line. What a full disk took of it is cut off again, so that the next line does not continue it.
+    /// Writes a line. If the disk is full, a partial line is removed so that the next line does not
+    /// continue it.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let written = self.file.write_all(line).and_then(|()| self.file.sync_data());
         match written {
@@ -191,8 +194,8 @@ impl LogFile {
 }
 
 impl Transcript {
-    /// The log in a file, which is made if it is not there. What a kill left of a last line is cut off; a log that does not
-    /// hold together is refused.
+    /// Opens or creates the log in a file. A last line that a crash truncated is removed. A log
+    /// with an invalid hash chain is an error.
     pub fn open(path: &Path) -> Result<Self, TranscriptError> {
         let io = io_error(path);
         let mut file =
@@ -207,23 +210,23 @@ impl Transcript {
         Ok(Self { file: Some(file), head })
     }
 
-    /// The events of a log, and the hash of its last line. The file is not changed.
+    /// Returns the events of a log and the hash of its last line. The file is not changed.
     pub fn read(path: &Path) -> Result<(Digest, Vec<Event>), TranscriptError> {
         let text = std::fs::read(path).map_err(io_error(path))?;
         let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         parse(path, &text[..whole])
     }
 
-    /// The hash of the last line: it stands for the whole log.
+    /// Returns the hash of the last line, which identifies the whole log.
     pub fn head(&self) -> Digest {
         self.head
     }
 
-    /// Appends an event; it is on disk when this returns.
+    /// Appends an event. It is on disk when this returns.
     pub(super) fn append(&mut self, event: Event) -> Result<(), TranscriptError> {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let line = Line { previous: self.head, at, event };
-        let mut text = serde_json::to_vec(&line).expect("text and numbers are JSON");
+        let mut text = serde_json::to_vec(&line).expect("text and numbers serialise to JSON");
         let head = blake3::hash(&text).into();
         if let Some(file) = &mut self.file {
             text.push(b'\n');
@@ -254,19 +257,20 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> TranscriptError + use<> {
     move |source| TranscriptError::Io { path: path.clone(), source }
 }
 
-/// Something that the server showed in two ways.
+/// Two different records of the same subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// What it is about.
+    /// The subject.
     pub about: String,
-    /// How the one saw it.
+    /// The record of the first device.
     pub one: String,
-    /// How the other saw it.
+    /// The record of the second device.
     pub other: String,
 }
 
-/// What a server showed differently to two devices, or to one device twice; and of how many things both have a record.
-/// With an honest server there is no conflict: all devices of a round see the same.
+/// Returns the records that differ between two devices or within one device, and the number of
+/// subjects that both recorded. An honest server causes no conflict, because all devices of a round
+/// receive the same messages.
 pub fn conflicts(one: &[Event], other: &[Event]) -> (usize, Vec<Conflict>) {
     let (mut found, mut common) = (Vec::new(), 0);
     let mut seen: BTreeMap<String, (String, bool)> = BTreeMap::new();
@@ -286,7 +290,7 @@ pub fn conflicts(one: &[Event], other: &[Event]) -> (usize, Vec<Conflict>) {
     (common, found)
 }
 
-/// What an event says that must be the same for everybody: what about, and what.
+/// Returns the subjects of an event and their values, which must be the same for all devices.
 fn claims(event: &Event) -> Vec<(String, String)> {
     let of_set = |(devices, digest): &(usize, Digest)| format!("{devices} devices, {digest}");
     let of_slot =
@@ -397,7 +401,7 @@ mod tests {
         ] {
             let (_, found) = conflicts(std::slice::from_ref(&one), std::slice::from_ref(&other));
             assert!(found.len() == 1 && found[0].about.starts_with(about), "{found:?}");
-            // One device that was shown both finds it alone.
+            // A single device that recorded both detects the conflict on its own.
             assert_eq!(conflicts(&[one, other], &[]).1, found);
         }
     }

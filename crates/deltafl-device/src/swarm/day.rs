@@ -1,4 +1,5 @@
-//! A day of a fleet: devices that come for a while and go, more of them at night than at noon.
+//! A simulated day of a fleet: devices connect and disconnect, and more of them are online at night
+//! than at noon.
 
 use std::convert::Infallible;
 use std::f64::consts::TAU;
@@ -9,40 +10,42 @@ use deltafl::stream::{Purpose, Stream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How much of a day lies between the first and the last time zone of a fleet.
+/// The fraction of a day between the first and the last time zone of a fleet.
 const ZONES: f64 = 0.25;
 
-/// A day in short. Device k is online with a probability between `low` (its noon) and 1 (its midnight):
+/// A shortened day. Device k is online with a probability between `low` (its noon) and 1 (its
+/// midnight):
 ///
 /// ```text
 /// P(k online at time t) = low + (1 − low)·(1 + cos 2π(t/length − zone_k))/2
 /// ```
 ///
-/// It draws anew after every `stay`, each device at moments of its own. One that leaves does so at once, whatever it is doing.
+/// The device draws again after every `stay`, at its own times. A device that leaves disconnects
+/// immediately.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Day {
-    /// How long a day takes.
+    /// The length of a day.
     pub length: Duration,
-    /// How long a device is online or away at least.
+    /// The minimum time for which a device is online or offline.
     pub stay: Duration,
-    /// Probability at the worst hour.
+    /// The probability at noon.
     pub low: Probability,
 }
 
-/// One device's day.
+/// The day of one device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceDay {
     day: Day,
     seed: u64,
     device: u64,
     zone: f64,
-    /// By how much its moments are shifted, as a share of a stay.
+    /// The offset of its draws as a fraction of a stay.
     shift: f64,
 }
 
 impl Day {
     pub(super) fn of(self, seed: u64, device: u64) -> DeviceDay {
-        // Neither depends on the time: stay u64::MAX is never reached.
+        // Neither draw depends on the time, because stay u64::MAX is never reached.
         let mut stream = Stream::new(seed, Purpose::Availability, u64::MAX, device);
         let (zone, shift) = (ZONES * stream.unit(), stream.unit());
         DeviceDay { day: self, seed, device, zone, shift }
@@ -50,18 +53,18 @@ impl Day {
 }
 
 impl DeviceDay {
-    /// The number of the stay at a time since the beginning.
+    /// Returns the number of the stay at a time since the start.
     fn stay(&self, time: Duration) -> u64 {
         (time.as_secs_f64() / self.day.stay.as_secs_f64() + self.shift) as u64
     }
 
-    /// When a stay ends.
+    /// Returns the end of a stay.
     fn end_of(&self, stay: u64) -> Duration {
         let stays = (stay + 1) as f64 - self.shift;
         Duration::from_secs_f64(stays * self.day.stay.as_secs_f64())
     }
 
-    /// Whether the device is online during a stay.
+    /// Returns `true` if the device is online during a stay.
     fn is_online(&self, stay: u64) -> bool {
         let days = self.end_of(stay).as_secs_f64() / self.day.length.as_secs_f64();
         let low = self.day.low.get();
@@ -69,12 +72,12 @@ impl DeviceDay {
         Stream::new(self.seed, Purpose::Availability, stay, self.device).unit() < probability
     }
 
-    /// Tells whether the device is online, from midnight on.
+    /// Publishes whether the device is online, starting at midnight.
     pub(super) async fn follow(self, midnight: Instant, tell: watch::Sender<bool>) -> Infallible {
         loop {
             let stay = self.stay(midnight.elapsed());
             tell.send_replace(self.is_online(stay));
-            // A hair behind the end, so that no rounding finds the same stay again.
+            // Slightly after the end, so that rounding does not return the same stay again.
             sleep_until(midnight + self.end_of(stay) + Duration::from_millis(1)).await;
         }
     }
@@ -92,7 +95,7 @@ mod tests {
             let at = Duration::from_secs(seconds);
             (0..2000).map(|k| day.of(1, k)).filter(|k| k.is_online(k.stay(at))).count()
         };
-        // The middle of the zones is an eighth of a day behind the first.
+        // The middle of the zones is an eighth of a day after the first.
         let (night, noon) = (online(300), online(1500));
         assert!((1700..2000).contains(&night), "{night}");
         assert!((200..480).contains(&noon), "{noon}");

@@ -1,24 +1,26 @@
 //! What one rank of a test does, as its environment says.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use deltafl::algorithm::Track;
+use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::Simulation;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
-use deltafl::params::Params;
-use deltafl::question::Query;
 use deltafl::stream::Stream;
-use deltafl::superquantile::DeviceLoss;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Outcome, State, train};
+use deltafl::training::{Event, Observer, ObserverError, Outcome, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
-use deltafl_mpi::{Masks, MpiExchange, World};
+use deltafl_mpi::World;
+
+use crate::intercepted::Intercepted;
 
 const EXPERIMENT: &str = r#"
     name = "ranks"
@@ -85,60 +87,14 @@ pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, &federation, 2).expect("two threads");
-    let mut engine = Direct::new(compute, &federation).expect("there are train devices");
+    let threads = NonZeroUsize::new(2);
+    let mut engine =
+        Simulation::with_threads(&trainer, &federation, threads).expect("there are train devices");
     let plan = experiment.plan();
-    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    let mut state = plan.start(7, &trainer);
     let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
     let mut recorder = Recorder { folder, stop_after: None };
     train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
-}
-
-/// An engine whose process dies at the update of a round, as by `kill -9`.
-struct Doomed<'a> {
-    engine: MpiExchange<'a>,
-    dies_in: Option<u64>,
-}
-
-impl Exchange for Doomed<'_> {
-    fn devices(&self) -> usize {
-        self.engine.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.engine.attempts()
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        self.engine.reachable()
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        tracks: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.engine.losses(round, tracks)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        if self.dies_in == Some(round.index) {
-            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-        }
-        self.engine.secure_sum(round, queries)
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.engine.announce(next);
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        tracks: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.engine.evaluate(split, tracks)
-    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -166,21 +122,29 @@ pub(crate) fn train_on_ranks() {
     let saved = world.bytes_of_root(saved.unwrap_or_default());
     let trainer = Sgd::new(&*model);
     let mut state = match saved.is_empty() {
-        true => State::new(7, plan.tracks.len(), &trainer),
+        true => plan.start(7, &trainer),
         false => state_of_checkpoint(&saved).expect("rank 0 has read it"),
     };
 
-    let compute = Threads::new(&trainer, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
-    let masks = if number("MASKED").is_some() { Masks::Real { drop_out: 0.1 } } else { Masks::None };
-    let engine =
-        world.exchange(Box::new(compute), &federation, masks).unwrap_or_else(|error| world.fail(&error, 1));
-    let mut engine = Doomed { engine, dies_in: number("KILL_IN").filter(|_| world.rank() == 1) };
+    let threads = NonZeroUsize::new(2);
+    let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
+    if number("MASKED").is_some() {
+        engine = engine.masked(0.1);
+    }
+    // The process dies at the update of a round, as by `kill -9`.
+    let dies_in = number("KILL_IN").filter(|_| world.rank() == 1);
+    let mut engine = Intercepted::new(engine).before_sum(|round, _| {
+        if dies_in == Some(round.index) {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
+    });
     let mut observer =
         world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
     let outcome = train(&mut engine, &plan, &mut state, &mut observer);
     let outcome = outcome.unwrap_or_else(|error| world.fail(&error, 1));
     assert_eq!(outcome == Outcome::Stopped, number("STOP_AFTER").is_some());
-    if let Some(throughput) = engine.engine.throughput() {
+    if let Some(throughput) = world.throughput(&engine.inner) {
         eprint!("{throughput}");
     }
 }
@@ -238,15 +202,12 @@ pub(crate) fn fail_on_a_device() {
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits");
     let model = Brittle(model);
     let trainer = Sgd::new(&model);
-    let compute = Threads::new(&trainer, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
-    let mut engine = world
-        .exchange(Box::new(compute), &federation, Masks::None)
-        .unwrap_or_else(|error| world.fail(&error, 1));
-    let experiment = experiment();
-    let mut plan = experiment.plan();
-    plan.tracks.truncate(1);
-    plan.sampling.availability = deltafl::cohort::Availability::default();
-    let mut state = State::new(7, 1, &trainer);
+    let threads = Some(NonZeroUsize::MIN);
+    let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
+    let plan = experiment().plan().into_builder().tracks([Track::fed_avg()]);
+    let plan = plan.availability(Availability::default()).build().expect("a valid plan");
+    let mut state = plan.start(7, &trainer);
     let mut observer = world.observe::<Recorder>(None);
     if let Err(error) = train(&mut engine, &plan, &mut state, &mut observer) {
         world.fail(&error, 3);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -214,26 +215,20 @@ class Device(_Background):
         training = federation.split("train")
         return self._name or (training[0] if len(training) == 1 else self._label)
 
-    def _arguments(self) -> list[str]:
+    def _config(self) -> str:
         address = self._server.address if isinstance(self._server, Server) else self._server
-        arguments = ["--server", address]
-        if self._identity is None:
-            arguments += ["--insecure"]
-        else:
-            arguments += ["--identity", str(self._identity)]
-        arguments += [] if self._name is None else ["--name", self._name]
-        return arguments + _command_arguments(self._options)
+        return _config({"server": address, "identity": self._identity, "name": self._name, **self._options})
 
     def _run(self) -> None:
         assert self._work is not None
-        _deltafl.take_part(self._arguments(), *self._work, self._stop)
+        _deltafl.take_part(self._config(), *self._work, self._stop)
 
 
 @dataclass(frozen=True)
 class _ServerOptions:
     """The parameters of a server other than its experiment. The Rust code reads the attributes."""
 
-    words: list[str]
+    config: str
     like: _deltafl.Federation | None
     trainer: Bridge | None
     devices: list[str] | None
@@ -289,10 +284,8 @@ class Server(_Background):
         #: The run folder.
         self.path = Path("runs") / name if out is None else Path(out)
         self._trainer, self._like = trainer, like
-        arguments = ["--listen", listen, "--out", str(self.path)]
-        arguments += ["--insecure"] if certs is None else ["--certs", str(certs)]
         self._options = _ServerOptions(
-            [*arguments, *_command_arguments(options)],
+            _config({"listen": listen, "out": self.path, "certs": certs, **options}),
             supplied.inner,
             supplied.bridge(),
             None if devices is None else list(devices),
@@ -379,16 +372,19 @@ class _ServerProgress(Progress):
         self._server._listening.set()
 
 
-def _command_arguments(options: Mapping[str, Any]) -> list[str]:
-    """Converts keywords to command-line arguments: ``min_cohort=3`` is ``--min-cohort=3``."""
-    arguments: list[str] = []
-    for key, value in options.items():
-        flag = "--" + key.replace("_", "-")
-        if value is True:
-            arguments.append(flag)
-        elif isinstance(value, (list, tuple)):
-            arguments += [argument for each in value for argument in (flag, str(each))]
-        elif value is not None and value is not False:
-            # One argument, because a value may begin with a dash.
-            arguments.append(f"{flag}={value}")
-    return arguments
+#: The options that take a list. A single value is also accepted.
+_LISTS = ("allow_experiment", "allow_model", "between")
+
+
+def _config(options: Mapping[str, Any]) -> str:
+    """Converts options to JSON. An option that is None keeps its default."""
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in _LISTS:
+        if isinstance(given.get(key), str):
+            given[key] = [given[key]]
+    return json.dumps(given, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Converts a numpy number to a Python number, and other values, such as paths, to text."""
+    return value.item() if hasattr(value, "item") else str(value)

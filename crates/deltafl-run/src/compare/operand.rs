@@ -1,4 +1,4 @@
-//! One side of a comparison: a run, and perhaps a track of it.
+//! One side of a comparison: a run and optionally one of its tracks.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,14 @@ pub(super) struct Operand {
     /// Rounds done, by the slowest seed.
     pub(super) rounds: u64,
     pub(super) tracks: Vec<TrackInfo>,
-    /// The track that was named.
+    /// The named track, if any.
     pub(super) track: Option<usize>,
     pub(super) seeds: Vec<Vec<SplitEvaluation>>,
 }
 
 impl Operand {
-    /// Reads `RUN` or `RUN:TRACK`. A folder whose name has a colon is taken whole when it exists.
+    /// Reads `RUN` or `RUN:TRACK`. An existing folder whose name contains a colon is taken as a
+    /// run.
     pub(super) fn read(text: &str) -> Result<Self, CompareError> {
         let (folder, track) = match text.rsplit_once(':') {
             Some((folder, track)) if !Path::new(text).exists() => (Path::new(folder), Some(track)),
@@ -55,7 +56,7 @@ impl Operand {
         baseline(&self.tracks)
     }
 
-    /// The track of a name: its label, its algorithm, or its level of θ.
+    /// Finds a track by its label, its algorithm, or its level θ.
     pub(super) fn called(&self, name: &str) -> Result<usize, CompareError> {
         let theta: Option<f64> = name.parse().ok();
         let tests: [&dyn Fn(&TrackInfo) -> bool; 3] =

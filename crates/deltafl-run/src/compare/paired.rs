@@ -1,8 +1,9 @@
-//! Paired differences between two models, and how sure we are of them.
+//! Paired differences between two models, with bootstrap intervals.
 //!
-//! The devices are resampled with replacement, the same ones on both sides, and the statistic of the tables is taken
-//! anew: its mean over seeds, after minus before. The interval is that of the 2.5th to the 97.5th percentile. It says
-//! how the difference would vary with other devices of the same kind; not how it would with other seeds.
+//! The devices are resampled with replacement, the same ones on both sides. The statistic of the
+//! tables is then recomputed: its mean over seeds, after minus before. The interval spans the 2.5th
+//! to the 97.5th percentile. It shows how the difference varies with other devices of the same
+//! kind, but not with other seeds.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use serde::Serialize;
 use super::operand::Operand;
 use crate::text_table;
 
-/// Means over seeds that differ by less are the same: their sums were rounded differently.
+/// Means over seeds that differ by less are considered equal, because their sums are rounded
+/// differently.
 const UNCHANGED: f64 = 1e-12;
 
 /// Two models on the devices of a split.
@@ -25,7 +27,7 @@ pub struct Comparison {
     pub before: Side,
     /// The second model.
     pub after: Side,
-    /// `test error`, say, or `train loss`.
+    /// The name of the measure, for example `test error` or `train loss`.
     pub measure: String,
     /// The mean over devices.
     pub mean: Difference,
@@ -55,30 +57,30 @@ pub struct Side {
 /// A statistic of both models.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Of the first model.
+    /// The value of the first model.
     pub before: f64,
-    /// Of the second model.
+    /// The value of the second model.
     pub after: f64,
     /// After minus before.
     pub change: f64,
-    /// 95 %, by the bootstrap.
+    /// The 95 % bootstrap interval.
     pub interval: [f64; 2],
 }
 
-/// A device under both models, mean over seeds.
+/// A device under both models, averaged over seeds.
 #[derive(Debug, Serialize)]
 pub struct PairedDevice {
     /// Its name.
     pub device: String,
     /// Its number of examples.
     pub examples: u64,
-    /// Under the first model.
+    /// The value under the first model.
     pub before: f64,
-    /// Under the second model.
+    /// The value under the second model.
     pub after: f64,
 }
 
-/// How the devices are resampled.
+/// The parameters of the resampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bootstrap {
     /// Number of resamples.
@@ -94,7 +96,7 @@ impl Default for Bootstrap {
 }
 
 impl Comparison {
-    /// Devices that the second model serves better.
+    /// Returns the number of devices with a better value under the second model.
     pub fn gained(&self) -> usize {
         self.devices
             .iter()
@@ -102,7 +104,7 @@ impl Comparison {
             .count()
     }
 
-    /// Devices that the second model serves worse.
+    /// Returns the number of devices with a worse value under the second model.
     pub fn lost(&self) -> usize {
         self.devices
             .iter()
@@ -110,17 +112,17 @@ impl Comparison {
             .count()
     }
 
-    /// A number that is the smaller the better a value is: losses are better small.
+    /// Returns a number that is smaller for better values.
     fn cost(&self, value: f64) -> f64 {
         if self.split == Split::Test { self.task.primary().cost(value) } else { value }
     }
 
-    /// What a value is multiplied by to be shown.
+    /// Returns the factor that converts a value for display.
     pub fn shown(&self) -> f64 {
         if self.split == Split::Test { self.task.primary().shown(1.0) } else { 1.0 }
     }
 
-    /// Places behind the point when shown.
+    /// Returns the number of displayed decimals.
     pub fn decimals(&self) -> usize {
         let figures = [self.mean.before, self.mean.after, self.p90.before, self.p90.after];
         match (self.split, self.task) {
@@ -131,7 +133,8 @@ impl Comparison {
     }
 }
 
-/// Compares a track of one run with a track of another on a split; `None` when they share no device.
+/// Compares a track of one run with a track of another on a split. Returns `None` if they share no
+/// device.
 pub(super) fn compare(
     before: &Operand,
     a: usize,
@@ -184,10 +187,10 @@ pub(super) fn compare(
     })
 }
 
-/// The values of one model, seed by seed.
+/// The values of one model for each seed.
 struct Values<'a> {
     task: Task,
-    /// Identity and examples.
+    /// Name and number of examples of each device.
     devices: Vec<(&'a str, u64)>,
     seeds: Vec<Vec<f64>>,
 }
@@ -197,7 +200,7 @@ impl<'a> Values<'a> {
         let evaluations: Vec<_> =
             run.seeds.iter().flatten().filter(|evaluation| evaluation.split == split).collect();
         let (devices, task) = (&evaluations.first()?.devices, evaluations.first()?.task);
-        // Every seed evaluates the same federation; one that does not cannot be averaged with it.
+        // Only seeds that evaluate the same federation can be averaged.
         let same = evaluations.iter().filter(|evaluation| evaluation.devices == *devices);
         let seeds = same
             .map(|evaluation| {
@@ -229,7 +232,7 @@ impl<'a> Values<'a> {
         self.seeds.iter().map(|seed| seed[device]).sum::<f64>() / self.seeds.len() as f64
     }
 
-    /// Mean and 90th percentile as in the tables, over these devices, mean over seeds.
+    /// Returns mean and 90th percentile over these devices as in the tables, averaged over seeds.
     fn statistics(&self, devices: &[usize], split: Split) -> [f64; 2] {
         let mut sums = [0.0; 2];
         for seed in &self.seeds {
@@ -238,7 +241,7 @@ impl<'a> Values<'a> {
             } else {
                 Figures::weighted(&devices.iter().map(|&k| (seed[k], self.devices[k].1)).collect::<Vec<_>>())
             };
-            // Devices without an example weigh nothing.
+            // Devices without examples have zero weight.
             let Some(figures) = figures else { return [f64::NAN; 2] };
             sums[0] += figures.mean;
             sums[1] += figures.percentile(90).unwrap_or(f64::NAN);
@@ -247,7 +250,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Mean and 90th percentile, after minus before.
+/// Returns the differences of mean and 90th percentile, after minus before.
 fn differences(
     before: &Values<'_>,
     after: &Values<'_>,
@@ -272,7 +275,7 @@ fn differences(
     })
 }
 
-/// The middle 95 %.
+/// Returns the bounds of the central 95 %.
 fn interval(changes: &mut [f64]) -> [f64; 2] {
     changes.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| changes[((changes.len() - 1) as f64 * share).round() as usize];
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_of_every_device_is_certain() {
+    fn a_shift_of_every_device_has_an_interval_of_zero_width() {
         let before: Vec<f64> = (0..50).map(|k| f64::from(k) / 100.0).collect();
         let after = before.iter().map(|x| x - 0.125).collect();
         let bootstrap = Bootstrap { resamples: 200, seed: 1 };
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_mean_is_near_the_normal_one() {
+    fn the_interval_of_a_mean_is_close_to_the_normal_interval() {
         let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
         let after: Vec<f64> = (0..400).map(|_| stream.normal()).collect();
         let before = vec![0.0; 400];

@@ -1,22 +1,23 @@
-//! `cohorts.csv`: who was drawn in every round, so that an outside program can find η_t again for a cohort of some of the
-//! devices.
+//! `cohorts.csv`: the devices drawn in every round. With them, another program can recompute η_t
+//! for a subset of the devices.
 //!
-//! In a simulation a cohort depends on the experiment, the seed and the round alone, so the run folder holds it already;
-//! here it is written out by name. It is checked against what the rounds recorded. A round that was begun anew, because
-//! too many devices had vanished for a sum, is the first attempt that drew and lost as many devices as were recorded.
+//! In a simulation, a cohort depends only on the experiment, the seed and the round, so the run
+//! folder determines it. This module writes it by name and checks it against the recorded rounds. A
+//! round restarts if too many devices vanish for a sum. Its cohort is the first attempt that draws
+//! and loses the recorded numbers of devices.
 
 use std::path::{Path, PathBuf};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable};
+use deltafl::exchange::{CohortMember, Reachable};
 use deltafl_data::run_folder::{self, RoundLine};
 
 use super::ExportError;
 use crate::error::FileError;
 use crate::session;
 
-/// Attempts after which a round is given up.
+/// The number of attempts after which a round is abandoned.
 const MOST_ATTEMPTS: u64 = 1000;
 
 /// Writes cohorts.csv.
@@ -27,7 +28,7 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
         return Err(ExportError::OtherData { hash: federation.hash().to_owned() });
     }
     let path = out.join("cohorts.csv");
-    write_csv(&path, &federation, &experiment.plan().sampling, &run_folder::read_rounds(run)?)?;
+    write_csv(&path, &federation, experiment.plan().sampling(), &run_folder::read_rounds(run)?)?;
     Ok(vec![path])
 }
 
@@ -49,7 +50,7 @@ fn write_csv(
         }
         let recorded = (record.cohort, record.dropped);
         let cohort = cohort(sampling, train.len(), (record.seed, record.round), recorded)?;
-        for Drawn { device, times, dropped } in cohort {
+        for CohortMember { device, times, dropped } in cohort {
             let device = train[device.place()];
             writer
                 .write_record([
@@ -66,13 +67,14 @@ fn write_csv(
     Ok(writer.flush().map_err(FileError::write(path))?)
 }
 
-/// The cohort of a round, of the size and with the losses that were recorded.
+/// Returns the cohort of a round with the recorded size and the recorded number of vanished
+/// devices.
 fn cohort(
     sampling: &Sampling,
     devices: usize,
     (seed, round): (u64, u64),
     recorded: (u64, u64),
-) -> Result<Vec<Drawn>, ExportError> {
+) -> Result<Vec<CohortMember>, ExportError> {
     (0..MOST_ATTEMPTS)
         .map(|attempt| sampling.cohort(devices, Draw { seed, round, attempt }, &Reachable::Everyone))
         .find(|cohort| {

@@ -9,15 +9,15 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-/// A moment of a run: the part of TensorBoard's `Event` that scalars need.
+/// An event of a run: the part of TensorBoard's `Event` that scalars need.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Event {
-    /// Seconds.
+    /// Wall time in seconds.
     #[prost(double, tag = "1")]
     pub(super) wall_time: f64,
     #[prost(int64, tag = "2")]
     pub(super) step: i64,
-    /// Of the first event of a file only.
+    /// The file version, in the first event of a file only.
     #[prost(string, optional, tag = "3")]
     pub(super) file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
@@ -41,7 +41,7 @@ pub(super) struct Scalar {
 }
 
 impl Event {
-    /// What every file starts with.
+    /// Returns the first event of every file.
     pub(super) fn version() -> Self {
         Self { file_version: Some("brain.Event:2".to_owned()), ..Self::default() }
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_castagnolis() {
+    fn the_checksum_is_crc32c() {
         // RFC 3720, appendix B.4, and the usual check value.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_framed_as_tensorflow_does() {
+    fn a_record_is_framed_as_in_tensorflow() {
         let mut record = Vec::new();
         write_record(&mut record, &Event::version()).unwrap();
-        // Field 3, thirteen bytes: wall time and step are zero, and left out.
+        // Field 3 has thirteen bytes. Wall time and step are zero and therefore omitted.
         assert_eq!(record[12..14], [0x1a, 13]);
         assert_eq!(&record[14..27], b"brain.Event:2");
         assert_eq!(record.len(), 8 + 4 + 15 + 4);

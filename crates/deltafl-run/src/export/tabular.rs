@@ -1,5 +1,9 @@
-//! A run as three tables: a row per (seed, track, round); a row per (seed, track, evaluation, split) with the figures of
-//! the paper's tables and the objective F_θ; and a row per device and evaluation.
+//! A run as three tables:
+//!
+//! - a row per (seed, track, round);
+//! - a row per (seed, track, evaluation, split) with the values of the paper's tables and the
+//!   objective F_θ;
+//! - a row per device and evaluation.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,7 @@ use super::ExportError;
 use crate::error::FileError;
 use crate::report::tracks::{TrackInfo, tracks};
 
-/// A column of some rows.
+/// A column of a batch of rows.
 enum Column {
     Text(Vec<String>),
     Whole(Vec<u64>),
@@ -31,7 +35,7 @@ enum Column {
 /// Named columns of equal length.
 type Rows = Vec<(&'static str, Column)>;
 
-/// Writes a table from rows that come in parts.
+/// Writes a table from batches of rows.
 type WriteTable<'a> =
     &'a dyn Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>;
 
@@ -78,7 +82,8 @@ pub(super) fn write_parquet(run: &Path, out: &Path) -> Result<Vec<PathBuf>, Expo
     })
 }
 
-/// Writes the tables; that of the devices comes evaluation by evaluation, because it may be large.
+/// Writes the tables. The device table is written one evaluation at a time, because it may be
+/// large.
 fn write(
     run: &Path,
     out: &Path,
@@ -106,14 +111,14 @@ struct Evaluated {
     splits: Vec<SplitEvaluation>,
 }
 
-/// Writes a table whose rows come evaluation by evaluation.
+/// Writes a table with one batch of rows per evaluation.
 fn write_each(
     path: &Path,
     files: &[EvaluationFile],
     rows: &dyn Fn(&Evaluated) -> Rows,
     table: WriteTable<'_>,
 ) -> Result<(), ExportError> {
-    // A run that was not evaluated has a table all the same: its header.
+    // A run without evaluations also has a table, with a header only.
     let none = files.is_empty().then(|| Ok(rows(&Evaluated { seed: 0, round: 0, splits: Vec::new() })));
     let read = |file: &EvaluationFile| {
         let splits = file.read()?;
@@ -123,7 +128,7 @@ fn write_each(
     table(path, &mut all)
 }
 
-/// The figures of the tables, and F_θ of the train devices.
+/// Returns the values of the tables, and F_θ of the train devices.
 fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
     let rows: Vec<(&TrackInfo, Split, Figures, Option<f64>)> = tracks
         .iter()
@@ -226,7 +231,7 @@ fn length(rows: &Rows) -> usize {
     })
 }
 
-/// A cell of CSV; nothing is an empty one.
+/// Formats a CSV cell. A missing value is an empty cell.
 fn cell(column: &Column, row: usize) -> String {
     match column {
         Column::Text(values) => values[row].clone(),
@@ -243,7 +248,7 @@ fn record_batch(rows: Rows) -> Result<RecordBatch, ParquetError> {
             Column::Real(values) => Arc::new(Float64Array::from(values)),
         }
     };
-    // The schema must not depend on whether some batch happens to hold no empty cell.
+    // The schema must not depend on whether a batch contains empty cells.
     let columns = rows.into_iter().map(|(name, column)| {
         let nullable = matches!(column, Column::Real(_));
         (name, array(column), nullable)

@@ -1,7 +1,7 @@
-//! A run as TensorBoard sees it: a folder per track and seed, a scalar per figure.
+//! Export of a run to TensorBoard: a folder per track and seed, a scalar per value.
 //!
-//! Wall time is the training time so far, so that TensorBoard's "relative" axis is right and two exports are the
-//! same bytes.
+//! Wall time is the training time so far. TensorBoard's "relative" axis is therefore correct, and
+//! two exports are identical to the byte.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -51,7 +51,7 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
 struct Clock(Vec<f64>);
 
 impl Clock {
-    /// The seconds of a round stand on the line of each track: they count once.
+    /// The line of each track contains the seconds of the round. They count once.
     fn new(lines: &[&RoundLine]) -> Self {
         let mut seconds = vec![0.0];
         let mut sum = 0.0;
@@ -68,7 +68,7 @@ impl Clock {
     }
 }
 
-/// The figures of the tables and the objective, at every evaluation.
+/// Returns the values of the tables and the objective for every evaluation.
 fn of_evaluations(
     tracks: &[TrackInfo],
     files: &[&EvaluationFile],
@@ -101,7 +101,7 @@ fn of_evaluations(
     Ok(clock)
 }
 
-/// What a round recorded.
+/// Returns the event of a recorded round.
 fn of_round(line: &RoundLine, time: f64) -> Event {
     let record = &line.record;
     let mut values = vec![
@@ -139,7 +139,7 @@ fn write_events(folder: &Path, events: &[Event]) -> Result<PathBuf, ExportError>
     Ok(path)
 }
 
-/// `Δ-FL θ=0.5` as `delta-fl-theta-0.5`: what a shell and every file system take.
+/// Converts `Δ-FL θ=0.5` to `delta-fl-theta-0.5`, which is valid in shells and all file systems.
 fn folder_name(label: &str) -> String {
     let spelled = label.replace('Δ', "delta").replace('θ', "theta").replace('η', "eta").replace('ν', "nu");
     let plain = spelled.replace('λ', "lambda").to_lowercase();

@@ -1,4 +1,4 @@
-//! The figures of a run beside those of the paper.
+//! Comparison of the results of a run with those of the paper.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub struct PaperComparison {
     metric: &'static Metric,
 }
 
-/// A row: the test metric, shares as fractions.
+/// A row: the test metric, with shares as fractions.
 #[derive(Debug, Serialize)]
 struct Track {
     track: String,
@@ -36,7 +36,7 @@ struct Track {
 }
 
 impl PaperComparison {
-    /// Of a run on a federation of `devices` devices.
+    /// Creates the comparison for a run on a federation of `devices` devices.
     pub fn new(pair: Pair, summary: &Summary, devices: usize) -> Self {
         let preset = pair.preset();
         let paper = preset.experiment();
@@ -54,7 +54,7 @@ impl PaperComparison {
         }
     }
 
-    /// As plain text.
+    /// Renders the comparison as plain text.
     pub fn rendered(&self) -> String {
         let header = ["", "mean", "the paper", "90th percentile", "the paper"].map(str::to_owned);
         let rows = std::iter::once(header).chain(self.tracks.iter().map(|track| self.row(track)));
@@ -62,7 +62,7 @@ impl PaperComparison {
         format!("{}\n\n{}{}", self.heading(), text_table::aligned(&rows), self.caveats("  "))
     }
 
-    /// As Markdown.
+    /// Renders the comparison as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!(
             "**{}**\n\n| | mean | the paper | 90th percentile | the paper |\n|---|---:|---:|---:|---:|\n",
@@ -96,7 +96,7 @@ impl PaperComparison {
         ]
     }
 
-    /// In what this is not the paper's experiment.
+    /// Returns the differences from the paper's experiment.
     fn caveats(&self, indent: &str) -> String {
         let mut text = String::new();
         let mut note = |differs: bool, line: String| {

@@ -1,18 +1,19 @@
-//! The data of a pair, and how to get it.
+//! The data of a pair, and instructions to obtain it.
 
 use std::path::{Path, PathBuf};
 
 use super::presets::Preset;
 use crate::error::{ErrorKind, Excerpt, Explain};
 
-/// The federation of a pair below a folder, or the folder itself if it is a federation and `named` is set.
+/// Returns the federation of a pair below a folder. If `named` is set, the folder itself may be the
+/// federation.
 pub fn find_federation(preset: &Preset, data: &Path, named: bool) -> Option<PathBuf> {
     let is_federation = |path: &PathBuf| path.join("federation.toml").is_file();
     let below = preset.folders.iter().map(|folder| data.join(folder));
     below.chain(named.then(|| data.to_owned())).find(is_federation)
 }
 
-/// The data of some pairs is missing.
+/// An error: the data of some pairs is missing.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no data for {} in {data}", self.names().join(", "))]
 pub struct MissingData {
@@ -52,7 +53,7 @@ impl Explain for MissingData {
     }
 }
 
-/// The commands that import it.
+/// Returns the commands that import the data.
 fn how_to_get_it(preset: &Preset, data: &Path, can_fetch: bool) -> String {
     let to = |folder: &str| data.join(folder).display().to_string();
     let import = format!("deltafl data import {} --out {}", preset.import, to(preset.folders[0]));

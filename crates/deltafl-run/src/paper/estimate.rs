@@ -4,8 +4,8 @@
 //! time = Σ over seeds ( rounds left · seconds a round + evaluations left · seconds an evaluation )
 //! ```
 //!
-//! Both follow from a few small cohorts, by the examples in them: a round passes over those of its cohort, an evaluation
-//! over all, for each track.
+//! Both are measured on a few small cohorts and scaled by the number of examples. For each track, a
+//! round passes over the examples of its cohort, and an evaluation over all examples.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable, Round};
+use deltafl::exchange::{CohortMember, Reachable, Round};
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, State, train};
+use deltafl::training::{Event, Observer, ObserverError, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 
 use crate::backend::{Backend, BackendRequest, Machine};
 use crate::session::{self, RunError};
 
-/// Rounds of the probe, the first of which does not count.
+/// Rounds of the probe. The first one does not count.
 const ROUNDS: usize = 4;
 /// Devices in a cohort of the probe, unless that leaves threads or a GPU idle.
 const COHORT: usize = 20;
-/// A probe that takes longer than this ends with the round under way.
+/// The time after which a probe ends with the current round.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The time of a round and of an evaluation of an experiment on this machine.
@@ -38,7 +38,7 @@ pub struct Pace {
     pub round: Duration,
     /// The time of an evaluation.
     pub evaluation: Duration,
-    /// Whether seeds train side by side: what is left then takes at most the time of one after another.
+    /// Whether seeds train at the same time. The estimate is then an upper bound.
     pub side_by_side: bool,
 }
 
@@ -52,7 +52,12 @@ pub struct Left {
 }
 
 impl Pace {
-    /// Trains a few rounds of the run in `folder` and discards them. Returns `None` if `stop` is set meanwhile.
+    /// Trains a few rounds of the run in `folder` and discards them. Returns `None` if `stop` is
+    /// set meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment cannot be trained on this machine.
     pub fn measure(
         experiment: &Experiment,
         federation: &Federation,
@@ -68,28 +73,28 @@ impl Pace {
         let compute = backend.into_compute();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
-        let mut plan = experiment.plan();
-        let tracks = plan.tracks.len();
+        let plan = experiment.plan();
+        let tracks = plan.tracks().len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
-        let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
-        let mut state = State::new(seed, tracks, &trainer);
+        let cohorts = Cohorts::new(*plan.sampling(), seed, weights, width);
+        let mut state = plan.start(seed, &trainer);
 
         let first = cohorts.draw(0);
         let mut forward = 0.0;
-        // The first pass also wakes threads and makes buffers.
+        // The first pass also starts threads and allocates buffers.
         for index in 0..2 {
-            let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
+            let round = Round { seed, index, cohort: &first, terms: plan.terms(), own: &[] };
             let start = Instant::now();
             exchange.losses(&round, &[&state.tracks[0].params]).map_err(RunError::Setup)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
         }
 
-        // Behind round 0, which begins with an evaluation, and without the one at the end.
+        // Skips round 0, which begins with an evaluation, and the evaluation at the end.
         state.round = 1;
-        (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
-        plan.sampling = cohorts.sampling;
+        let plan = plan.into_builder().rounds(u64::MAX).evaluate_every(u64::MAX);
+        let plan = plan.sampling(cohorts.sampling).build().expect("the plan of an experiment is valid");
         let mut stopwatch = Stopwatch::new(stop);
         train(&mut *exchange, &plan, &mut state, &mut stopwatch)?;
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
@@ -103,14 +108,14 @@ impl Pace {
         }))
     }
 
-    /// The time for what is left, one seed after another.
+    /// Returns the time for the remaining work if seeds train one after another.
     pub fn time(&self, left: Left) -> Duration {
         let times = |each: Duration, count: u64| Duration::from_secs_f64(each.as_secs_f64() * count as f64);
         times(self.round, left.rounds) + times(self.evaluation, left.evaluations)
     }
 }
 
-/// The cohorts of a probe: those of the experiment, but small.
+/// The small cohorts of a probe, drawn like those of the experiment.
 struct Cohorts {
     sampling: Sampling,
     seed: u64,
@@ -127,25 +132,29 @@ impl Cohorts {
         Self { sampling, seed, weights, full }
     }
 
-    fn draw(&self, round: u64) -> Vec<Drawn> {
+    fn draw(&self, round: u64) -> Vec<CohortMember> {
         let draw = Draw { seed: self.seed, round, attempt: 0 };
         self.sampling.cohort(self.weights.len(), draw, &Reachable::Everyone)
     }
 
-    /// Examples in the cohorts of some rounds; at least one.
+    /// Returns the number of examples in the cohorts of some rounds, at least one.
     fn examples(&self, rounds: Range<u64>) -> f64 {
         let drawn = rounds.flat_map(|round| self.draw(round));
         drawn.map(|drawn| self.weights[drawn.device.place()] as f64).sum::<f64>().max(1.0)
     }
 
-    /// Examples in a cohort of the experiment, on average.
+    /// Returns the average number of examples in a cohort of the experiment.
     fn examples_of_a_full_one(&self) -> f64 {
         self.full as f64 * self.weights.iter().sum::<u64>() as f64 / self.weights.len().max(1) as f64
     }
 }
 
 impl Left {
-    /// What is left of an experiment whose run folder may have been begun.
+    /// Returns the remaining work of an experiment, whose run folder may already contain rounds.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a checkpoint cannot be read.
     pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
         for &seed in &experiment.seeds {
@@ -155,7 +164,8 @@ impl Left {
         Ok(left)
     }
 
-    /// Of a seed with so many rounds done; `None` when it has not been begun.
+    /// Returns the remaining work of a seed. `done` is the number of its rounds, or `None` if it
+    /// has not started.
     fn of_seed(experiment: &Experiment, done: Option<u64>) -> Self {
         let (rounds, every) = (experiment.rounds.get(), experiment.evaluate_every.get());
         let reached = done.unwrap_or(0).min(rounds);
@@ -172,7 +182,7 @@ impl std::ops::AddAssign for Left {
     }
 }
 
-/// Times rounds, and ends a run after a few.
+/// Measures rounds, and ends a run after a few.
 struct Stopwatch<'a> {
     stop: &'a AtomicBool,
     start: Instant,
@@ -187,8 +197,9 @@ impl<'a> Stopwatch<'a> {
         Self { stop, start: now, lap: now, rounds: Vec::new(), interrupted: false }
     }
 
-    /// The rounds that count, and their seconds; `None` when the user asked to stop. In the first round all tracks still
-    /// share w₀, and with it a forward pass, so it counts only where patience did not last for another.
+    /// Returns the rounds that count and their duration, or `None` if the user asked to stop. In
+    /// the first round, all tracks share w₀ and therefore a forward pass. It counts only if there
+    /// was no time for another round.
     fn counted(&self) -> Option<(Range<usize>, f64)> {
         let rounds = self.rounds.len();
         let counted = usize::from(rounds > 1)..rounds;
@@ -242,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_counts_the_evaluations_that_the_loop_makes() {
+    fn the_remaining_work_counts_the_evaluations_of_the_loop() {
         // Rounds 0, 3, 6 and the last, 8.
         let of_seed = |done| Left::of_seed(&experiment(8, 3), done);
         assert_eq!(of_seed(None), Left { rounds: 8, evaluations: 4 });
@@ -253,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_counts_only_where_there_is_no_other() {
+    fn the_first_round_counts_only_if_there_is_no_other() {
         let stop = AtomicBool::new(false);
         let mut stopwatch = Stopwatch::new(&stop);
         assert_eq!(stopwatch.counted(), None);
@@ -266,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn cohorts_of_the_probe_are_small_and_stand_for_full_ones() {
+    fn cohorts_of_the_probe_are_small_and_scale_to_full_ones() {
         let sampling = |cohort_size| Sampling {
             cohort_size,
             with_replacement: false,
@@ -288,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_in_units_that_fit() {
+    fn durations_are_formatted_in_suitable_units() {
         let said = |seconds: u64| HumanDuration(Duration::from_secs(seconds)).to_string();
         let times = [3, 75, 130, 5_400, 7_260, 90_000, 200_000];
         let expected = ["3.00 s", "75 s", "2 min", "90 min", "2 h 1 min", "25 h 0 min", "2 d 8 h"];

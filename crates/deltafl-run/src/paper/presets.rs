@@ -1,4 +1,4 @@
-//! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them.
+//! The five dataset–model pairs: their embedded experiments and the results reported in the paper.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -32,21 +32,22 @@ pub struct Preset {
     pub about: &'static str,
     /// The experiment, a TOML file.
     pub text: &'static str,
-    /// The federation's folder, as imported and as `data fetch` leaves it.
+    /// The folder of the federation, as imported and as created by `data fetch`.
     pub folders: [&'static str; 2],
-    /// How to import the data, without `--out`.
+    /// The arguments that import the data, without `--out`.
     pub import: &'static str,
-    /// Its name for `data fetch`, and the folder to fetch it into.
+    /// The name for `data fetch`, which is also the folder to fetch into.
     pub fetch: &'static str,
     /// Devices in the paper, train and test.
     pub devices: usize,
     /// Mean of the test error in %: FedAvg, θ = 0.8, 0.5, 0.1.
     mean: [(f64, f64); 4],
-    /// 90th percentile, likewise.
+    /// 90th percentile, in the same order.
     p90: [(f64, f64); 4],
 }
 
-/// What the paper reports for a track: mean and 90th percentile of the test error, as fractions.
+/// The results of a track reported in the paper: mean and 90th percentile of the test error, as
+/// fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reported {
     /// The mean over devices.
@@ -65,7 +66,7 @@ impl Pair {
         Self::ShakespeareGru,
     ];
 
-    /// The paper's experiment with it.
+    /// Returns the paper's experiment with this pair.
     pub fn preset(self) -> &'static Preset {
         match self {
             Self::EmnistLinear => &EMNIST_LINEAR,
@@ -78,13 +79,18 @@ impl Pair {
 }
 
 impl Preset {
-    /// The experiment as the paper has it.
+    /// Returns the experiment of the paper.
     pub fn experiment(&self) -> Experiment {
         experiment_file::checked(Path::new(self.name), self.text)
             .expect("a test parses every embedded experiment")
     }
 
-    /// The experiment with the data of a folder, seeds 1 to `seeds`, and overrides `KEY=VALUE`.
+    /// Returns the experiment with the data of a folder, seeds 1 to `seeds`, and overrides
+    /// `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an override is invalid.
     pub fn experiment_with(
         &self,
         federation: &Path,
@@ -98,7 +104,8 @@ impl Preset {
         experiment_file::parse(Path::new(&format!("{}.toml", self.name)), self.text, &all)
     }
 
-    /// What the paper reports for a track; `None` for a track that it does not have.
+    /// Returns the results of a track reported in the paper, or `None` if the paper does not
+    /// contain the track.
     pub fn reported(&self, algorithm: &str, theta: f64) -> Option<Reported> {
         let levels: [(&str, f64); 4] =
             [("fedavg", 1.0), ("delta-fl", 0.8), ("delta-fl", 0.5), ("delta-fl", 0.1)];
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alternative_that_a_comment_names_is_one_set_away() {
+    fn every_alternative_in_a_comment_is_a_valid_override() {
         for pair in Pair::ALL {
             let preset = pair.preset();
             let path = Path::new(preset.name);
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_the_paper_has_not_is_not_reported() {
+    fn a_level_not_in_the_paper_has_no_reported_results() {
         let preset = Pair::EmnistConvnet.preset();
         assert!(preset.reported("delta-fl", 0.3).is_none());
         let reported = preset.reported("delta-fl", 0.5).unwrap();

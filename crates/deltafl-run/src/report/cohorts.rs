@@ -1,7 +1,7 @@
-//! What a report reads of a deployed run: histograms over the devices of cohorts, in which nobody has a name.
+//! The evaluations of a deployed run: histograms over the anonymous devices of cohorts.
 //!
-//! A device counts at the middle of its bin in curves and bars; each figure is known between that of the lower ends and that of
-//! the upper ends of the bins, and tables and page say both.
+//! In curves and bars, a device counts at the midpoint of its bin. The lower and upper edges of the
+//! bins bound each value. Tables and page show both bounds.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use deltafl_data::run_folder::RoundLine;
 use super::measure::Measure;
 use super::results::{Distribution, Evaluated, FiguresBetween, Measured};
 
-/// What cohorts told, evaluation by evaluation; `None` where no cohort was asked of every seed at one version.
+/// Returns the cohort evaluations. Returns `None` if no version was evaluated for every seed.
 pub(super) fn read(lines: &[RoundLine], tracks: usize) -> Option<Evaluated> {
     let seeds = by_seed(lines, tracks);
     let (first, others) = seeds.split_first()?;
@@ -40,34 +40,50 @@ pub(super) fn read(lines: &[RoundLine], tracks: usize) -> Option<Evaluated> {
     .filter(|evaluated| !evaluated.measured.is_empty())
 }
 
-/// What the cohorts of a seed told: by version, of every track.
+/// The cohort evaluations of a seed, by version and track.
 struct Seed<'a> {
     seed: u64,
     versions: BTreeMap<u64, Vec<&'a CohortEvaluation>>,
 }
 
-/// The seeds in the order in which they were trained, with the versions of which every track was evaluated.
+/// The evaluations of each version by track, `None` for tracks without one.
+type Versions<'a> = BTreeMap<u64, Vec<Option<&'a CohortEvaluation>>>;
+
+impl<'a> Seed<'a> {
+    /// Keeps the versions for which every track was evaluated.
+    fn complete((seed, versions): (u64, Versions<'a>)) -> Self {
+        let complete = |(version, told): (u64, Vec<Option<&'a CohortEvaluation>>)| {
+            Some((version, told.into_iter().collect::<Option<_>>()?))
+        };
+        Self { seed, versions: versions.into_iter().filter_map(complete).collect() }
+    }
+}
+
+/// Returns the seeds in training order, with the versions for which every track was evaluated.
+///
+/// Tracks that take turns report a version in different rounds, in any order.
 fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
-    let mut seeds: Vec<Seed<'_>> = Vec::new();
+    let mut seeds: Vec<(u64, Versions<'_>)> = Vec::new();
     for record in lines.iter().map(|line| &line.record) {
-        if seeds.iter().all(|known| known.seed != record.seed) {
-            seeds.push(Seed { seed: record.seed, versions: BTreeMap::new() });
+        if seeds.iter().all(|(seed, _)| *seed != record.seed) {
+            seeds.push((record.seed, BTreeMap::new()));
         }
-        let Some(seed) = seeds.iter_mut().find(|known| known.seed == record.seed) else { continue };
+        let Some((_, versions)) = seeds.iter_mut().find(|(seed, _)| *seed == record.seed) else { continue };
         for told in &record.evaluations {
-            let known = seed.versions.entry(told.version).or_default();
-            // A version is told of once: by the cohort that ended a run, or by the next one where the run was made longer.
-            if known.len() == record.track {
-                known.push(told);
+            let known = versions.entry(told.version).or_insert_with(|| vec![None; tracks]);
+            // A version is evaluated once: by the last cohort of a run, or by the next cohort if
+            // the run was extended.
+            if let Some(known @ None) = known.get_mut(record.track) {
+                *known = Some(told);
             }
         }
     }
-    seeds.iter_mut().for_each(|seed| seed.versions.retain(|_, told| told.len() == tracks));
+    let mut seeds: Vec<Seed<'_>> = seeds.into_iter().map(Seed::complete).collect();
     seeds.retain(|seed| !seed.versions.is_empty());
     seeds
 }
 
-/// The measure of a report that this one is.
+/// Converts a measure of an evaluation to a measure of a report.
 fn measure(measure: evaluation::Measure, task: Task) -> Option<Measure> {
     match measure {
         evaluation::Measure::Loss => Some(Measure::loss(Split::Test, task)),
@@ -75,7 +91,7 @@ fn measure(measure: evaluation::Measure, task: Task) -> Option<Measure> {
     }
 }
 
-/// A distribution per track at one version.
+/// Returns a distribution per track at one version.
 fn frame(
     seeds: &[Seed<'_>],
     version: u64,
@@ -94,7 +110,7 @@ fn frame(
 }
 
 impl Distribution {
-    /// Takes in what the cohort of a seed told.
+    /// Adds the histogram of a seed's cohort.
     fn take(&mut self, measure: Measure, histogram: &MeasureHistogram) -> Option<()> {
         let (lower, upper) = histogram.ends();
         let middles: Vec<f64> =
@@ -107,7 +123,7 @@ impl Distribution {
     }
 }
 
-/// Where a device is drawn of which the ends of its bin are known, or one of them.
+/// Returns the position at which a device is drawn, given one or both edges of its bin.
 fn middle(lower: f64, upper: f64) -> f64 {
     match (lower.is_finite(), upper.is_finite()) {
         (true, true) => lower.midpoint(upper),
@@ -123,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// What two tracks were told of at a version: errors of a cohort, the second track a tenth better.
+    /// Returns the lines of two tracks at a version: the errors of a cohort, a tenth lower for the
+    /// second track.
     fn lines(seed: u64, version: u64, errors: &[f64]) -> Vec<RoundLine> {
         let of_track = |track: usize| {
             let asked = evaluation::Measure::of_task(Task::Classes);
@@ -157,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_between_what_the_cohorts_told() {
+    fn values_are_within_the_bounds_of_the_cohorts() {
         let lines = [lines(1, 0, &[0.905, 0.805]), lines(1, 4, &[0.305, 0.505, 0.405])].concat();
         let told = read(&lines, 2).unwrap();
         assert_eq!((told.rounds.as_slice(), told.cohorts, told.even), (&[0, 4][..], Some((2, 3)), true));
@@ -171,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_versions_that_every_seed_has_reached_are_shown() {
+    fn only_versions_reached_by_every_seed_are_shown() {
         let one = lines(1, 0, &[0.5]);
         let all = [one.clone(), lines(1, 4, &[0.4]), lines(2, 0, &[0.6])].concat();
         let told = read(&all, 2).unwrap();
@@ -179,7 +196,9 @@ mod tests {
             (told.rounds.as_slice(), told.seeds.as_slice(), told.even),
             (&[0][..], &[1, 2][..], false)
         );
-        assert!(read(&one[..1], 2).is_none(), "one of two tracks");
+        assert!(read(&one[..1], 2).is_none(), "only one of two tracks");
+        let reversed: Vec<RoundLine> = lines(1, 4, &[0.4]).into_iter().rev().collect();
+        assert_eq!(read(&reversed, 2).unwrap().rounds, [4], "tracks that take turns report in any order");
         assert!(read(&[], 2).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a report, as SVG and PNG: every kind that the paper shows.
+//! The figures of a report, as SVG and PNG, of every kind shown in the paper.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use chart::Chart;
 
 /// A figure in both formats.
 pub(super) struct Figure {
-    /// Of its files, without extension.
+    /// The name of its files, without extension.
     pub(super) name: String,
     pub(super) svg: String,
     pub(super) png: Vec<u8>,
@@ -30,11 +30,11 @@ struct Plan {
     layout: Layout,
 }
 
-/// How charts stand in a figure.
+/// The layout of charts in a figure.
 enum Layout {
-    /// Below each other.
+    /// Charts below each other.
     Stack(Vec<Chart>),
-    /// In rows with titles.
+    /// Rows of charts with titles.
     Grid(Vec<combined::Row>),
 }
 
@@ -51,8 +51,8 @@ fn both(drawing: &impl drawing::Drawing) -> Result<(String, Vec<u8>), DrawingErr
     Ok((drawing::svg(drawing)?, drawing::png(drawing)?))
 }
 
-/// Draws every figure of a run; of several runs, the charts in which they stand side by side. The figures of each are those
-/// of its own report.
+/// Draws all figures of a run. For several runs, draws the charts that compare them. Their other
+/// figures are in their separate reports.
 pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> {
     let mut plans = match runs {
         [run] => kinds::of_run(run),
@@ -68,7 +68,7 @@ pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> 
     plans.into_iter().map(drawn).collect()
 }
 
-/// Tells figures of one name apart: the train losses of two tasks are two figures.
+/// Adds numbers to figures with the same name, such as the train losses of two tasks.
 fn number_namesakes(plans: &mut [Plan]) {
     let mut met: HashMap<String, usize> = HashMap::new();
     for plan in plans {

@@ -1,4 +1,4 @@
-//! What a run shows, in one sentence.
+//! The result of a run in one sentence.
 
 use deltafl::metrics::OverSeeds;
 
@@ -6,22 +6,23 @@ use super::measure::{Measure, TAIL};
 use super::results::{Distribution, Measured, RunResults};
 use crate::text_table;
 
-/// What a run shows, in words.
+/// The result of a run as text.
 pub(super) struct Headline {
-    /// For the top of the page.
+    /// The sentence at the top of the page.
     pub(super) sentence: String,
-    /// By which rule the level was chosen, and what it passed over.
+    /// The rule by which the level was chosen, and the best rejected level.
     pub(super) price: Option<String>,
-    /// What to bear in mind with it.
+    /// A limitation of the result.
     pub(super) caveat: Option<String>,
 }
 
-/// What the mean may cost: a level that moves it by more is not recommended, however well it serves the tail.
+/// The accepted cost of the mean. A level with a larger cost is not recommended, regardless of its
+/// tail.
 #[derive(Clone, Copy, Debug)]
 struct Price {
-    /// The greatest cost of the mean that is accepted.
+    /// The maximum accepted cost of the mean.
     most: f64,
-    /// For people.
+    /// The price in words.
     words: &'static str,
 }
 
@@ -36,9 +37,9 @@ impl Price {
     }
 }
 
-/// The level that serves the tail best at a stated price: the best 90th percentile among those whose mean is at most
-/// one point of error (3 % of other measures) worse than that of the baseline; the baseline where no level is within the
-/// price.
+/// Returns the recommended level. It has the best 90th percentile of all levels whose mean is at
+/// most one point of error (3 % of other measures) worse than the baseline's. Returns the baseline
+/// if there is no such level.
 pub(super) fn best_level(run: &RunResults) -> usize {
     let primary = run.primary();
     let price = Price::of(primary.measure, mean(primary.last(run.baseline)));
@@ -51,16 +52,16 @@ fn others(run: &RunResults) -> impl Iterator<Item = usize> {
     (0..run.tracks.len()).filter(move |&track| track != baseline)
 }
 
-/// The track that serves the tail best.
+/// Returns the track with the best tail.
 fn best_tail(run: &RunResults, tracks: impl Iterator<Item = usize>) -> Option<usize> {
     let primary = run.primary();
     let cost = |track: usize| primary.measure.cost(tail(primary.last(track)));
     tracks.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
 }
 
-/// Words that depend on which way is better.
+/// Words that depend on whether lower or higher values are better.
 struct Words {
-    /// The percentile of the tail.
+    /// The name of the tail percentile.
     tail: String,
     best: &'static str,
     better: &'static str,
@@ -94,7 +95,7 @@ impl Words {
     }
 }
 
-/// The level of [`best_level`], held against the baseline.
+/// Compares the level of [`best_level`] with the baseline.
 pub(super) fn headline(run: &RunResults) -> Headline {
     let primary = run.primary();
     let measure = primary.measure;
@@ -120,7 +121,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
     let (track, sentence) = if best == run.baseline {
         let label = &run.tracks[best_of_all].label;
         let sentence = format!(
-            "No level keeps the mean {} within {price} of {name}’s; {label} moves the {} {} and the mean {}",
+            "No level keeps the mean {} within {price} of {name}’s; {label} changes the {} {} and the mean {}",
             measure.name(),
             words.tail,
             moved(tail, best_of_all),
@@ -129,7 +130,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         (best_of_all, sentence)
     } else if measure.cost(tail(primary.last(best))) < measure.cost(tail(baseline)) {
         let sentence = format!(
-            "{} brings the {} of the {} {}; the mean moves {}",
+            "{} changes the {} of the {} {}; the mean changes {}",
             run.tracks[best].label,
             words.tail,
             measure.name(),
@@ -139,7 +140,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         (best, sentence)
     } else {
         let sentence = format!(
-            "No level within {price} of the mean {} the {} of the {} {} {name}’s {}; {} comes closest with {}; the mean moves {}",
+            "No level within {price} of the mean {} the {} of the {} {} {name}’s {}; {} is closest with {}; the mean changes {}",
             words.improves,
             words.tail,
             measure.name(),
@@ -171,17 +172,17 @@ pub(super) fn headline(run: &RunResults) -> Headline {
     Headline { sentence, price: Some(price), caveat: caveat(run, Some(track)) }
 }
 
-/// The mean over devices, mean over seeds.
+/// Returns the mean over devices, averaged over seeds.
 fn mean(distribution: &Distribution) -> f64 {
     distribution.figure(|figures| figures.mean).mean
 }
 
-/// The percentile of the tail, mean over seeds.
+/// Returns the tail percentile, averaged over seeds.
 fn tail(distribution: &Distribution) -> f64 {
     distribution.figure(|figures| figures.percentiles[TAIL]).mean
 }
 
-/// A value with its unit: shares and losses to one place less than in the tables, others to as many.
+/// Formats a value with its unit. Shares and losses have one decimal fewer than in the tables.
 fn shown(value: f64, measured: &Measured) -> String {
     let measure = measured.measure;
     if measure.percent() {
@@ -191,7 +192,8 @@ fn shown(value: f64, measured: &Measured) -> String {
     }
 }
 
-/// What to bear in mind with the headline: that of the run, or that of the track which it holds against the baseline.
+/// Returns the limitation of the headline: that of the run, or of the track that is compared with
+/// the baseline.
 fn caveat(run: &RunResults, track: Option<usize>) -> Option<String> {
     let primary = run.primary();
     let spread = || spread(primary.last(run.baseline), primary.last(track?), &primary.measure.tail());
@@ -209,25 +211,25 @@ fn unfinished(run: &RunResults) -> Option<String> {
     })
 }
 
-/// Says so when what is known of two percentiles of the tail does not tell them apart.
+/// Returns a note if the bounds of two tail percentiles overlap.
 fn overlap(baseline: &Distribution, track: &Distribution, tail: &str) -> Option<String> {
     let ((a, b), (c, d)) = (baseline.between(1 + TAIL)?, track.between(1 + TAIL)?);
     (a.max(c) < b.min(d))
-        .then(|| format!("The bounds of the two {tail}s overlap: the sums do not tell them apart."))
+        .then(|| format!("The bounds of the two {tail}s overlap: the sums do not distinguish them."))
 }
 
-/// Says so when the seeds do not tell two percentiles of the tail apart: less than two standard errors of the paired
-/// difference.
+/// Returns a note if the seeds do not distinguish two tail percentiles: the paired difference is
+/// less than two standard errors.
 fn spread(baseline: &Distribution, track: &Distribution, tail: &str) -> Option<String> {
     let pairs = baseline.figures.iter().zip(&track.figures);
     let differences: Vec<f64> = pairs.map(|(b, t)| t.percentiles[TAIL] - b.percentiles[TAIL]).collect();
     let seeds = differences.len();
     let difference = OverSeeds::new(&differences)?;
     let Some(std) = difference.std else {
-        return Some("One seed: another may tell another story.".to_owned());
+        return Some("One seed only: other seeds may give other results.".to_owned());
     };
     let error = std / (seeds as f64).sqrt();
     (difference.mean.abs() < 2.0 * error).then(|| {
-        format!("The {seeds} seeds do not tell the two {tail}s apart: the difference is less than two standard errors.")
+        format!("The {seeds} seeds do not distinguish the two {tail}s: the difference is less than two standard errors.")
     })
 }

@@ -1,4 +1,5 @@
-//! What a report measures of devices: a metric of the task, or the loss. Name, unit and direction come from the task.
+//! The measures of a report: a metric of the task, or the loss. The task defines name, unit and
+//! direction.
 
 use deltafl::data::Split;
 use deltafl::exchange::{Evaluation, SplitEvaluation};
@@ -16,65 +17,65 @@ pub(super) struct Measure {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// A metric of the task, at its place there.
+    /// A metric of the task and its index there.
     Metric { metric: &'static Metric, place: usize },
-    /// The loss of the task. Two tasks have two losses, which no table sets side by side.
+    /// The loss of the task. The losses of two tasks are not comparable.
     Loss(Task),
 }
 
 impl Measure {
-    /// What is reported of devices that a model is tested on: each metric of the task, the primary one first.
+    /// Returns the metrics of the task for a split, the primary one first.
     pub(super) fn metrics(split: Split, task: Task) -> impl Iterator<Item = Self> {
         let metrics = task.metrics().iter().enumerate();
         metrics.map(move |(place, metric)| Self { split, kind: Kind::Metric { metric, place } })
     }
 
-    /// The loss of the train devices, which is what training lowers.
+    /// Returns the loss of the train devices, which training minimises.
     pub(super) fn train_loss(task: Task) -> Self {
         Self::loss(Split::Train, task)
     }
 
-    /// The loss of the devices of a split.
+    /// Returns the loss of the devices of a split.
     pub(super) fn loss(split: Split, task: Task) -> Self {
         Self { split, kind: Kind::Loss(task) }
     }
 
-    /// Whether it is this metric.
+    /// Returns whether it is this metric.
     pub(super) fn is(self, wanted: &Metric) -> bool {
         matches!(self.kind, Kind::Metric { metric, .. } if metric == wanted)
     }
 
-    /// The devices.
+    /// Returns the split of its devices.
     pub(super) fn split(self) -> Split {
         self.split
     }
 
-    /// Whether it is the loss.
+    /// Returns whether it is the loss.
     pub(super) fn is_loss(self) -> bool {
         matches!(self.kind, Kind::Loss(_))
     }
 
-    /// Whether devices count by their examples, as they do in the loss that training lowers, or alike.
+    /// Returns whether devices are weighted by their examples, as in the training loss.
     pub(super) fn weighted(self) -> bool {
         self.is_loss() && self.split == Split::Train
     }
 
-    /// Whether values are shares, shown in per cent.
+    /// Returns whether values are shares, displayed in per cent.
     pub(super) fn percent(self) -> bool {
         matches!(self.kind, Kind::Metric { metric, .. } if metric.unit == Unit::Share)
     }
 
-    /// Whether smaller values are better.
+    /// Returns whether smaller values are better.
     pub(super) fn lower_is_better(self) -> bool {
         !matches!(self.kind, Kind::Metric { metric, .. } if metric.direction == Direction::Higher)
     }
 
-    /// A number that is the smaller the better the value is.
+    /// Returns a number that is smaller for better values.
     pub(super) fn cost(self, value: f64) -> f64 {
         if self.lower_is_better() { value } else { -value }
     }
 
-    /// The value of a device.
+    /// Returns the value of a device.
     pub(super) fn of(self, device: &Evaluation) -> f64 {
         match self.kind {
             Kind::Metric { place, .. } => device.metrics[place],
@@ -82,16 +83,18 @@ impl Measure {
         }
     }
 
-    /// Mean and percentiles over the devices of an evaluation; `None` without devices that hold examples.
+    /// Returns mean and percentiles over the devices of an evaluation, or `None` without devices
+    /// with examples.
     pub(super) fn figures(self, evaluation: &SplitEvaluation, track: usize) -> Option<Figures> {
         let values = evaluation.tracks.get(track)?.iter().map(|device| self.of(device));
         self.figures_of(values.zip(evaluation.devices.iter().map(|device| device.examples)))
     }
 
-    /// Mean and percentiles over values of devices that hold so many examples.
+    /// Computes mean and percentiles over pairs of value and number of examples.
     ///
-    /// The percentile τ is the value that τ per cent of the devices do not fall behind. Where greater values are better
-    /// that is the percentile 100 − τ, and [`Measure::ordinal`] calls it so: the tail stands at the same place.
+    /// The percentile τ is the value that τ per cent of the devices reach or improve on. If greater
+    /// values are better, this is the percentile 100 − τ, and [`Measure::ordinal`] returns that
+    /// name. The tail therefore has the same index in both cases.
     pub(super) fn figures_of(self, devices: impl Iterator<Item = (f64, u64)>) -> Option<Figures> {
         let costs = devices.map(|(value, examples)| (self.cost(value), examples));
         let figures = if self.weighted() {
@@ -100,11 +103,11 @@ impl Measure {
             Figures::unweighted(&costs.map(|(cost, _)| cost).collect::<Vec<_>>())?
         };
         let Figures { mean, percentiles } = figures;
-        // A cost is turned back into a value as a value is into a cost.
+        // The conversion from value to cost is its own inverse.
         Some(Figures { mean: self.cost(mean), percentiles: percentiles.map(|cost| self.cost(cost)) })
     }
 
-    /// For files and for programs.
+    /// Returns the name for files and programs.
     pub(super) fn key(self) -> String {
         format!("{}_{}", self.split.name(), self.metric_name())
     }
@@ -123,12 +126,12 @@ impl Measure {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn name(self) -> String {
         format!("{} {}", self.split.name(), self.title())
     }
 
-    /// Of an axis, with the unit.
+    /// Returns the name of an axis, with the unit.
     pub(super) fn axis(self) -> String {
         let unit = match self.kind {
             Kind::Metric { metric, .. } => match metric.unit {
@@ -142,7 +145,7 @@ impl Measure {
         format!("{}{unit}", self.name())
     }
 
-    /// The heading of a table.
+    /// Returns the caption of a table.
     pub(super) fn caption(self) -> String {
         let what = match self.kind {
             Kind::Metric { metric, .. } => {
@@ -157,17 +160,18 @@ impl Measure {
         format!("{what} over the {} devices, {alike}", self.split.name())
     }
 
-    /// What a stored value is multiplied by to be shown: shares are shown in per cent.
+    /// Returns the factor that converts a stored value for display. Shares are displayed in per
+    /// cent.
     pub(super) fn shown(self) -> f64 {
         if self.percent() { 100.0 } else { 1.0 }
     }
 
-    /// Of the height of a bar in a histogram.
+    /// Returns the name of the axis of bar heights in a histogram.
     pub(super) fn bar_axis(self) -> &'static str {
         if self.weighted() { "share of the examples (%)" } else { "devices" }
     }
 
-    /// Decimals in a table of such figures.
+    /// Returns the number of decimals in a table of these values.
     pub(super) fn decimals(self, figures: impl IntoIterator<Item = f64>) -> usize {
         match self.kind {
             Kind::Metric { metric, .. } => text_table::decimals(metric, figures),
@@ -176,12 +180,12 @@ impl Measure {
         }
     }
 
-    /// The percentile that stands at a place of [`Figures::percentiles`].
+    /// Returns the percentile at an index of [`Figures::percentiles`].
     fn percentile(self, place: usize) -> u8 {
         if self.lower_is_better() { PERCENTILES[place] } else { 100 - PERCENTILES[place] }
     }
 
-    /// The columns of its tables: the mean, then the percentiles.
+    /// Returns the columns of its tables: the mean, then the percentiles.
     pub(super) fn columns(self) -> Vec<String> {
         let ordinal = |place: usize| match self.percentile(place) {
             50 => "Median".to_owned(),
@@ -190,7 +194,7 @@ impl Measure {
         std::iter::once("Mean".to_owned()).chain((0..PERCENTILES.len()).map(ordinal)).collect()
     }
 
-    /// The same in words, for axes and sentences.
+    /// Returns the same in words, for axes and sentences.
     pub(super) fn statistics(self) -> Vec<String> {
         let long = |column: String| match column.as_str() {
             "Mean" | "Median" => column.to_lowercase(),
@@ -199,19 +203,19 @@ impl Measure {
         self.columns().into_iter().map(long).collect()
     }
 
-    /// The same for files and for programs.
+    /// Returns the same as keys, for files and programs.
     pub(super) fn statistic_keys(self) -> Vec<String> {
         let percentiles = (0..PERCENTILES.len()).map(|place| format!("p{}", self.percentile(place)));
         std::iter::once("mean".to_owned()).chain(percentiles).collect()
     }
 
-    /// The percentile that says how the tail is served, in words.
+    /// Returns the name of the tail percentile.
     pub(super) fn tail(self) -> String {
         self.statistics().swap_remove(1 + TAIL)
     }
 }
 
-/// The place of the percentile of the tail among the percentiles.
+/// The index of the tail percentile among the percentiles.
 pub(super) const TAIL: usize = 4;
 
 #[cfg(test)]
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn names_units_and_directions_come_from_the_task() {
+    fn the_task_defines_names_units_and_directions() {
         let rmse = named(REGRESSION, "test_rmse");
         assert_eq!((rmse.name().as_str(), rmse.percent()), ("test RMSE", false));
         assert_eq!(rmse.axis(), "test RMSE (unit of the target)");

@@ -1,7 +1,8 @@
 //! The page: one HTML file that needs no network.
 //!
-//! The charts are drawn by plotly.js, which travels inside the `plotly` crate; the rest of the page is ours. The
-//! numbers come as JSON for what is small and one compressed block for what is not (see [`data`]).
+//! Charts are drawn by plotly.js, which is embedded in the `plotly` crate. The rest of the page is
+//! part of this crate. Small values are stored as JSON, large arrays in one compressed block (see
+//! [`data`]).
 
 use std::fmt::Write as _;
 
@@ -30,7 +31,7 @@ const SCRIPTS: [&str; 6] = [
     include_str!("page/start.js"),
 ];
 
-/// The page of some runs.
+/// Renders the page of some runs.
 pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
     let data = data::page_data(runs);
     let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -48,7 +49,7 @@ pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
     filled(TEMPLATE, &parts)
 }
 
-/// Replaces each mark of the template once, and looks for none in what it put there.
+/// Replaces each placeholder of the template once. Inserted text is not searched for placeholders.
 fn filled(template: &str, parts: &[(&str, String)]) -> String {
     let mut page =
         String::with_capacity(template.len() + parts.iter().map(|(_, part)| part.len()).sum::<usize>());
@@ -65,8 +66,8 @@ fn filled(template: &str, parts: &[(&str, String)]) -> String {
     page
 }
 
-/// plotly.js as the crate carries it: the text of the first script. The second, MathJax, is left out: 2 MB that we have
-/// no use for.
+/// Returns plotly.js from the crate: the text of the first script. The second script, MathJax, is
+/// omitted: it has 2 MB and is not used.
 fn plotly_js() -> String {
     let scripts = Plot::offline_js_sources();
     let first = scripts.split("</script>").next().unwrap_or_default();
@@ -103,7 +104,8 @@ fn headlines(runs: &[RunResults]) -> String {
     html
 }
 
-/// How many devices of each split were evaluated, those that are reported first; or how many of a cohort told.
+/// Returns the number of evaluated devices per split, or the size of the cohorts that sent
+/// histograms. The split of the tables is first.
 fn devices(run: &RunResults) -> Vec<String> {
     if let Some((fewest, most)) = run.cohorts {
         let devices = if fewest == most { fewest.to_string() } else { format!("{fewest} to {most}") };
@@ -125,15 +127,16 @@ fn untested(run: &RunResults) -> Option<String> {
     (!run.tested()).then(|| said.to_owned())
 }
 
-/// What is known of devices that keep their figures to themselves.
+/// Returns a note on the accuracy of a deployed run, whose devices do not send individual results.
 fn deployed(run: &RunResults) -> Option<String> {
-    let said = "Deployed: the cohorts of some rounds told secure sums of histograms of how the models serve examples that never \
-                trained, and no device told its figures. What is drawn stands in the middle of what is known; bands, ranges and \
-                tables give its bounds. Another cohort told in each round.";
+    let said = "Deployed: the cohorts of some rounds sent secure sums of histograms over examples that were not used for \
+                training. No device sent individual results. Curves and bars show the midpoints of the known intervals; \
+                bands, ranges and tables give their bounds. Each evaluation used another cohort.";
     run.cohorts.map(|_| said.to_owned())
 }
 
-/// A sentence per track with rounds that moved nothing, and what is behind it where most did.
+/// Returns a sentence per track with rounds that changed nothing. It includes the likely reason if
+/// most rounds changed nothing.
 fn idle_rounds(run: &RunResults) -> Vec<String> {
     let tracks = run.tracks.iter().zip(&run.idle).filter(|(_, idle)| idle.idle() > 0);
     let sentence = |(track, idle): (&TrackInfo, &IdleRounds)| {
@@ -178,7 +181,7 @@ fn experiment_html(run: &RunResults, open: bool) -> String {
     )
 }
 
-/// Text as HTML, in an element or a quoted attribute.
+/// Escapes text for HTML, in an element or a quoted attribute.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -188,13 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_inside_what_was_filled_in_stay() {
+    fn placeholders_in_inserted_text_are_kept() {
         let parts = [("{{a}}", "{{b}}".to_owned()), ("{{b}}", "x".to_owned())];
         assert_eq!(filled("<{{a}}|{{b}}|{{c}}>", &parts), "<{{b}}|x|{{c}}>");
     }
 
     #[test]
-    fn plotly_comes_without_mathjax_and_ends_no_script_element() {
+    fn the_plotly_script_contains_no_mathjax_and_no_closing_script_tag() {
         let script = plotly_js();
         assert!(script.trim_start().starts_with("/**\n* plotly.js"), "{}", &script[..80]);
         assert!(!script.contains("</script"));

@@ -1,7 +1,8 @@
-//! What a report reads of a run: everything comes from the run folder, and nothing else does.
+//! The results of a run that a report displays, read only from the run folder.
 //!
-//! A *frame* is an evaluation that every seed has reached. The last frame holds the last evaluation of each seed,
-//! as `summary.json` does, so that the page and the tables say what the summary says.
+//! A *frame* is an evaluation that every seed has reached. The last frame contains the last
+//! evaluation of each seed, like `summary.json`. The page and the tables are therefore consistent
+//! with the summary.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,11 @@ use super::measure::Measure;
 use super::tracks::{TrackInfo, baseline, tracks};
 use crate::error::FolderError;
 
-/// Most points of a curve of the size of the tail: as many as a figure has room for. A run of more rounds is shown in windows.
+/// The maximum number of points in a curve of the tail size, limited by the width of a figure. A
+/// run with more rounds is displayed in windows.
 const TAIL_WINDOWS: u64 = 600;
 
-/// Why the results of a run cannot be read.
+/// The reason why the results of a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultsError {
@@ -55,29 +57,30 @@ pub(super) struct RunResults {
     pub(super) model: String,
     pub(super) experiment: Experiment,
     pub(super) tracks: Vec<TrackInfo>,
-    /// The track the others are held against: FedAvg, or else the greatest θ.
+    /// The track with which the others are compared: FedAvg, or else the greatest θ.
     pub(super) baseline: usize,
     pub(super) seeds: Vec<u64>,
     /// Rounds done at each frame.
     pub(super) rounds: Vec<u64>,
-    /// Whether all seeds have come equally far.
+    /// Whether all seeds have the same number of rounds.
     pub(super) even: bool,
-    /// The metrics of the task on the test devices (on the train devices where there are no others), the primary one
-    /// first; then the loss of the train devices.
+    /// The metrics of the task on the test devices, the primary one first, and then the loss of the
+    /// train devices. Without test devices, the metrics are those of the train devices.
     pub(super) measured: Vec<Measured>,
-    /// For each track and frame, the calls of secure aggregation so far, mean over seeds.
+    /// For each track and frame, the calls of secure aggregation so far, averaged over seeds.
     pub(super) calls: Vec<Vec<f64>>,
     /// For each track, the size of its tail over the rounds.
     pub(super) tails: Vec<Vec<TailSize>>,
-    /// How each class fares, where classes have names.
+    /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
-    /// For each track, the rounds that moved nothing, over all seeds.
+    /// For each track, the rounds that changed nothing, over all seeds.
     pub(super) idle: Vec<IdleRounds>,
-    /// The fewest and the most devices of a cohort that told how models serve them, where no device told its figures.
+    /// Minimum and maximum size of the cohorts that sent histograms. `None` if devices sent
+    /// individual results.
     pub(super) cohorts: Option<(u64, u64)>,
 }
 
-/// What was evaluated of a run.
+/// The evaluations of a run.
 pub(super) struct Evaluated {
     pub(super) seeds: Vec<u64>,
     /// Rounds done at each frame.
@@ -90,9 +93,9 @@ pub(super) struct Evaluated {
 /// A measure of the devices of a split over the frames.
 pub(super) struct Measured {
     pub(super) measure: Measure,
-    /// Empty where devices told nothing but sums.
+    /// The devices. Empty if they sent only sums.
     pub(super) devices: Arc<[EvaluatedDevice]>,
-    /// Devices of which these are a sample.
+    /// The number of devices of which these are a sample.
     pub(super) population: Option<usize>,
     /// For each frame, a distribution per track.
     pub(super) frames: Vec<Vec<Distribution>>,
@@ -101,25 +104,26 @@ pub(super) struct Measured {
 /// Devices under one model.
 #[derive(Clone, Default)]
 pub(super) struct Distribution {
-    /// For each seed.
+    /// The statistics of each seed.
     pub(super) figures: Vec<Figures>,
-    /// F_θ(w) for each seed; only of train devices, whose objective it is.
+    /// F_θ(w) for each seed, only for train devices.
     pub(super) objectives: Vec<f64>,
-    /// A value per device, seed after seed. Of a cohort whose devices have no names, in the order of the values.
+    /// A value per device, one seed after another. In a cohort of anonymous devices, they are
+    /// sorted by value.
     pub(super) values: Vec<f32>,
-    /// Between which figures those of each seed lie; empty where they are exact.
+    /// The bounds for each seed. Empty if the statistics are exact.
     pub(super) between: Vec<FiguresBetween>,
 }
 
-/// Between which figures those of a cohort lie. What is not known is infinite, or no number.
+/// The bounds of a cohort's statistics. Unknown bounds are infinite or NaN.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FiguresBetween {
     pub(super) lower: Figures,
     pub(super) upper: Figures,
 }
 
-/// Devices in the tail of a round: the mean, the fewest and the most over the seeds. In a window of several rounds, the mean of
-/// each of the three.
+/// Devices in the tail of a round: mean, minimum and maximum over the seeds. In a window of several
+/// rounds, the mean of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TailSize {
     /// First round of the window, counted from 1.
@@ -130,16 +134,17 @@ pub(super) struct TailSize {
 }
 
 impl Measured {
-    /// The distribution of a track in the last frame.
+    /// Returns the distribution of a track in the last frame.
     pub(super) fn last(&self, track: usize) -> &Distribution {
         &self.frames[self.frames.len() - 1][track]
     }
 
-    /// Decimals of its figures in the last frame.
+    /// Returns the number of decimals of its statistics in the last frame.
     pub(super) fn decimals(&self) -> usize {
         let tracks = 0..self.frames[self.frames.len() - 1].len();
         if self.devices.is_empty() && self.measure.percent() {
-            // The bins of a share are a point wide: a hundredth of a point would pretend to more.
+            // The bins of a share are one percentage point wide, so more decimals are not
+            // justified.
             return 1;
         }
         let figures = tracks.flat_map(|track| {
@@ -149,7 +154,7 @@ impl Measured {
         self.measure.decimals(figures)
     }
 
-    /// What is left open, in the last frame, when the devices are a sample.
+    /// Returns the sampling error in the last frame if the devices are a sample.
     pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
         let of = self.population?;
         let of_seed = |values: &[f32]| {
@@ -163,23 +168,24 @@ impl Measured {
 }
 
 impl Distribution {
-    /// The figures of the tables.
+    /// Returns the values of the tables.
     pub(super) fn over_seeds(&self) -> FiguresOverSeeds {
         FiguresOverSeeds::new(&self.figures).expect("a distribution has at least one seed")
     }
 
-    /// One figure of the tables.
+    /// Returns one value of the tables.
     pub(super) fn figure(&self, figure: impl Fn(&Figures) -> f64) -> OverSeeds {
         OverSeeds::new(&self.figures.iter().map(figure).collect::<Vec<_>>())
             .expect("a distribution has at least one seed")
     }
 
-    /// The figure in a column of the tables: the mean, then the percentiles.
+    /// Returns the value in a table column: the mean, then the percentiles.
     pub(super) fn column(&self, column: usize) -> OverSeeds {
         self.figure(|figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] })
     }
 
-    /// Between which numbers the figure in a column of the tables lies, mean over seeds; `None` where it is exact.
+    /// Returns the bounds of the value in a table column, averaged over seeds, or `None` if it is
+    /// exact.
     pub(super) fn between(&self, column: usize) -> Option<(f64, f64)> {
         let figure =
             |figures: &Figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] };
@@ -190,7 +196,7 @@ impl Distribution {
         (!self.between.is_empty()).then(|| (mean(|between| &between.lower), mean(|between| &between.upper)))
     }
 
-    /// F_θ(w) over seeds; `None` of other devices than train devices, and where a loss was not finite.
+    /// Returns F_θ(w) over seeds. Returns `None` for test devices and if a loss was not finite.
     pub(super) fn objective(&self) -> Option<OverSeeds> {
         if self.objectives.len() < self.figures.len() {
             return None;
@@ -198,7 +204,7 @@ impl Distribution {
         OverSeeds::new(&self.objectives)
     }
 
-    /// The value of each device, mean over seeds.
+    /// Returns the value of each device, averaged over seeds.
     pub(super) fn device_means(&self) -> Vec<f64> {
         let devices = self.values.len() / self.figures.len();
         let mut means = vec![0.0; devices];
@@ -248,33 +254,34 @@ impl RunResults {
         })
     }
 
-    /// The metric that tables report: of the test devices where there are any, of the train devices otherwise.
+    /// Returns the metric of the tables: of the test devices if there are any, of the train devices
+    /// otherwise.
     pub(super) fn primary(&self) -> &Measured {
         &self.measured[0]
     }
 
-    /// The train loss.
+    /// Returns the train loss.
     pub(super) fn train_loss(&self) -> Option<&Measured> {
         self.measured.iter().find(|measured| measured.measure.is_loss())
     }
 
-    /// A measure of it.
+    /// Returns the results for a measure.
     pub(super) fn of_measure(&self, measure: Measure) -> Option<&Measured> {
         self.measured.iter().find(|measured| measured.measure == measure)
     }
 
-    /// Whether devices that did not train were evaluated.
+    /// Returns whether test devices were evaluated.
     pub(super) fn tested(&self) -> bool {
         self.primary().measure.split() == Split::Test
     }
 
-    /// Rounds done, by the slowest seed.
+    /// Returns the number of rounds done by the slowest seed.
     pub(super) fn rounds_done(&self) -> u64 {
         self.rounds[self.rounds.len() - 1]
     }
 }
 
-/// The evaluations in which every device told its figures; `None` where there is none.
+/// Reads the evaluations of individual devices. Returns `None` if there are none.
 fn device_by_device(folder: &Path, thetas: &[Conformity]) -> Result<Option<Evaluated>, ResultsError> {
     let by_seed = by_seed(run_folder::evaluations(folder)?);
     if by_seed.is_empty() {
@@ -308,7 +315,8 @@ fn by_seed(files: Vec<EvaluationFile>) -> Vec<Vec<EvaluationFile>> {
     seeds
 }
 
-/// The evaluations that every seed has reached; the last of each seed at the end.
+/// Returns the evaluations that every seed has reached, followed by the last evaluation of each
+/// seed.
 fn frames(by_seed: &[Vec<EvaluationFile>]) -> Vec<Frame<'_>> {
     let last: Vec<&EvaluationFile> = by_seed.iter().filter_map(|files| files.last()).collect();
     let slowest = last.iter().map(|file| file.round).min().unwrap_or(0);
@@ -347,7 +355,7 @@ fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> Result<Vec<Meas
     Ok(measured)
 }
 
-/// What is reported of the devices of a split.
+/// Returns the measures of the devices of a split.
 fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<Measure> {
     let metrics = || Measure::metrics(evaluation.split, evaluation.task);
     match evaluation.split {
@@ -395,7 +403,7 @@ fn take(
     Ok(())
 }
 
-/// Calls of secure aggregation before each of these rounds, mean over seeds.
+/// Returns the calls of secure aggregation before each of these rounds, averaged over seeds.
 fn calls(lines: &[RoundLine], tracks: usize, rounds: &[u64]) -> Vec<Vec<f64>> {
     let of_track = |track: usize| {
         let mut seeds: Vec<u64> = Vec::new();
@@ -413,7 +421,7 @@ fn calls(lines: &[RoundLine], tracks: usize, rounds: &[u64]) -> Vec<Vec<f64>> {
     (0..tracks).map(of_track).collect()
 }
 
-/// Devices in the tail of a track, round by round, or in windows of rounds where there are many.
+/// Returns the devices in the tail of a track by round, or by window if there are many rounds.
 fn tail_sizes(lines: &[RoundLine], track: usize) -> Vec<TailSize> {
     let mut rounds: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for record in lines.iter().map(|line| &line.record).filter(|record| record.track == track) {
@@ -459,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_of_the_task_is_read_of_test_devices_and_the_loss_of_train_devices() {
+    fn all_metrics_are_read_for_test_devices_and_the_loss_for_train_devices() {
         let keys = |evaluation: &SplitEvaluation, tested| -> Vec<String> {
             measures(evaluation, tested).into_iter().map(Measure::key).collect()
         };

@@ -1,8 +1,8 @@
-//! How devices lie under one model, as the paper's histograms show it: each device is averaged over the
-//! seeds first.
+//! The distribution of devices under one model, as in the paper's histograms. Each device is first
+//! averaged over the seeds.
 //!
-//! What counts is what the tables count: test devices alike, train devices by their examples. So the mean and the
-//! percentile that are drawn over the bars are those of the bars.
+//! Weights are those of the tables: test devices count equally, train devices by their examples.
+//! The mean and the percentile drawn over the bars are therefore those of the bars.
 
 use deltafl::metrics::Figures;
 
@@ -10,16 +10,16 @@ use super::figures::bins::Bins;
 use super::measure::TAIL;
 use super::results::{Distribution, Measured};
 
-/// Devices under one model, mean over seeds.
+/// The values of the devices under one model, averaged over seeds.
 pub(super) struct Spread {
-    /// A value per device, and what it adds to the height of its bar.
+    /// A value per device, and its contribution to the height of its bar.
     devices: Vec<(f64, f64)>,
-    /// Mean and percentiles of these values, weighted as the bars are.
+    /// Mean and percentiles of these values, with the weights of the bars.
     pub(super) figures: Figures,
 }
 
 impl Spread {
-    /// Of a track in a frame.
+    /// Creates the distribution of a track in a frame.
     pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
         if measured.devices.is_empty() {
             return Self::of_cohorts(measured, &measured.frames[frame][track]);
@@ -31,15 +31,15 @@ impl Spread {
         let height = |examples: u64| {
             if measured.measure.weighted() { 100.0 * examples as f64 / total as f64 } else { 1.0 }
         };
-        // A value that is no number is as bad as can be.
+        // NaN counts as the worst value.
         let worst = measured.measure.cost(f64::INFINITY);
         let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
         let devices = values.zip(examples().map(height)).collect();
         Self { devices, figures: figures.expect("a measure in a report is of devices with examples") }
     }
 
-    /// Of cohorts whose devices have no names, so that none can be averaged over the seeds: a cohort of every seed, each device
-    /// with its share of a bar.
+    /// Creates the distribution of cohorts of anonymous devices, which cannot be averaged over the
+    /// seeds. It combines a cohort of every seed, in which each device has its share of a bar.
     fn of_cohorts(measured: &Measured, distribution: &Distribution) -> Self {
         let values = || distribution.values.iter().map(|&value| f64::from(value));
         let height = 1.0 / distribution.figures.len().max(1) as f64;
@@ -48,17 +48,17 @@ impl Spread {
         Self { devices: values().map(|value| (value, height)).collect(), figures }
     }
 
-    /// The value of each device.
+    /// Returns the value of each device.
     pub(super) fn values(&self) -> impl Iterator<Item = f64> {
         self.devices.iter().map(|device| device.0)
     }
 
-    /// The height of each bar: devices, or their share of the examples in per cent.
+    /// Returns the height of each bar: devices, or their share of the examples in per cent.
     pub(super) fn heights(&self, bins: &Bins) -> Vec<f64> {
         bins.heights(self.devices.iter().copied())
     }
 
-    /// The percentile of the tail: the 90th where lower is better.
+    /// Returns the tail percentile: the 90th if lower is better.
     pub(super) fn tail(&self) -> f64 {
         self.figures.percentiles[TAIL]
     }
@@ -76,7 +76,7 @@ mod tests {
         Measure::metrics(Split::Test, Task::Classes).next().unwrap()
     }
 
-    /// Two devices of 1 and 3 examples, two seeds.
+    /// Returns two devices with 1 and 3 examples, for two seeds.
     fn measured(measure: Measure) -> Measured {
         let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
         let figures = Figures::unweighted(&[0.0]).unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn train_devices_weigh_in_the_bars_as_in_their_percentiles() {
+    fn train_devices_have_the_same_weights_in_bars_and_percentiles() {
         let mut measured = measured(Measure::train_loss(Task::Classes));
         measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
         let spread = Spread::new(&measured, 0, 0);

@@ -1,7 +1,7 @@
 //! The tables of a report: Markdown and LaTeX for people, CSV for programs.
 //!
-//! Mean ± standard deviation over seeds; the best of each column is bold. Runs on the same data with the same model
-//! stand in one table, because only they can be compared.
+//! Cells show mean ± standard deviation over seeds. The best cell of each column is bold. Runs with
+//! the same data and model share a table, because only they are comparable.
 
 use std::fmt::Write as _;
 use std::io;
@@ -22,19 +22,19 @@ pub(super) struct Table {
     pub(super) measure: Measure,
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Row>,
-    /// Of every cell.
+    /// The number of decimals of every cell.
     pub(super) decimals: usize,
-    /// What is held against each other.
+    /// The cells that are compared with each other.
     pub(super) compared: Compared,
 }
 
-/// Which cells of a table the best one is chosen among.
+/// The cells among which the best one is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// Those of each of the first columns: its rows are tracks. The objectives of two levels, behind them, are not compared:
-    /// each is of its own θ.
+    /// The first columns, whose rows are tracks. The objectives in the remaining columns are not
+    /// compared, because each refers to another θ.
     Columns(usize),
-    /// Those of each row: its columns are tracks.
+    /// The cells of each row, whose columns are tracks.
     Rows,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct Row {
     pub(super) label: String,
     /// A cell per column.
     pub(super) cells: Vec<OverSeeds>,
-    /// Between which numbers each of them lies; empty where they are exact.
+    /// The bounds of each cell. Empty if the cells are exact.
     pub(super) between: Vec<(f64, f64)>,
 }
 
 impl Row {
-    /// The least and the greatest that a cell can be.
+    /// Returns the minimum and maximum of a cell.
     fn ends(&self, column: usize) -> (f64, f64) {
         let exact = self.cells[column].mean;
         self.between.get(column).copied().unwrap_or((exact, exact))
@@ -56,9 +56,9 @@ impl Row {
 }
 
 impl Table {
-    /// Whether the cell is the best of those that it is compared with.
+    /// Returns whether the cell is the best of those with which it is compared.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
-        // The least and the greatest cost: where they are bounds, the best is better in any case.
+        // The minimum and maximum cost. With bounds, the best cell must be better in any case.
         let costs = |row: &Row, column: usize| {
             let (lower, upper) = row.ends(column);
             let (a, b) = (self.measure.cost(lower), self.measure.cost(upper));
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    /// Mean, and deviation where there are seeds enough for one.
+    /// Formats the mean, and the deviation if there are several seeds.
     pub(super) fn cell(&self, row: usize, column: usize) -> (String, Option<String>) {
         let shown = |x: f64| number(x * self.measure.shown(), self.decimals);
         let OverSeeds { mean, std } = self.rows[row].cells[column];
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// The tables of some runs.
+/// Returns the tables of some runs.
 pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
     let mut groups: Vec<Vec<&RunResults>> = Vec::new();
     for run in runs {
@@ -119,7 +119,7 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
     groups.iter().flat_map(of_group).collect()
 }
 
-/// What some runs are measured by, in the order in which it is met; losses last.
+/// Returns the measures of some runs in order of first occurrence, with losses last.
 pub(super) fn measures<'a>(runs: impl Iterator<Item = &'a RunResults>) -> Vec<Measure> {
     let mut measures: Vec<Measure> = Vec::new();
     for measured in runs.flat_map(|run| &run.measured) {
@@ -158,9 +158,9 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let decimals =
         measure.decimals(rows.iter().flat_map(|row| [row.cells[0].mean, row.cells[1 + TAIL].mean]));
     let bounded = rows.iter().any(|row| !row.between.is_empty());
-    // The bins of a share are a point wide: a hundredth of a point would pretend to more.
+    // The bins of a share are one percentage point wide, so more decimals are not justified.
     let decimals = if bounded && measure.percent() { 1 } else { decimals };
-    let known = if bounded { "; from secure sums over cohorts: the bounds of what is known" } else { "" };
+    let known = if bounded { "; from secure sums over cohorts: the known bounds" } else { "" };
     let caption = format!(
         "{} ({dataset}, {model}): mean and percentiles{objective}{}{known}",
         measure.caption(),
@@ -176,7 +176,7 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     })
 }
 
-/// A row per class, where classes have names.
+/// Returns a table with a row per class, if classes have names.
 fn by_class(run: &RunResults, several: bool) -> Option<Table> {
     let classes = run.classes.as_ref()?;
     let row = |class: &ClassFigures| Row {
@@ -200,7 +200,7 @@ fn by_class(run: &RunResults, several: bool) -> Option<Table> {
     })
 }
 
-/// Says so when the devices are a sample, with the largest standard errors over the rows.
+/// Returns a note if the devices are a sample, with the largest standard errors over the rows.
 fn sampled(errors: &[SampleError], measure: Measure, decimals: usize) -> String {
     let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of)
     else {
@@ -222,7 +222,7 @@ fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COMPARED] {
     [figures.mean, figures.p20, figures.p50, figures.p60, figures.p80, figures.p90, figures.p95]
 }
 
-/// The tables as Markdown.
+/// Renders the tables as Markdown.
 pub(super) fn markdown(tables: &[Table]) -> String {
     let mut text = String::new();
     for table in tables {
@@ -247,7 +247,8 @@ pub(super) fn markdown(tables: &[Table]) -> String {
     text
 }
 
-/// Rounds that moved nothing, an item per track; empty where every round moved the params.
+/// Renders a list item per track with rounds that changed nothing, or an empty string without such
+/// rounds.
 pub(super) fn idle_rounds(runs: &[RunResults]) -> String {
     let mut text = String::new();
     for run in runs {
@@ -260,7 +261,7 @@ pub(super) fn idle_rounds(runs: &[RunResults]) -> String {
     text
 }
 
-/// The tables as LaTeX, for `booktabs`.
+/// Renders the tables as LaTeX for `booktabs`.
 pub(super) fn latex(tables: &[Table]) -> String {
     let mut text = String::from("% Needs \\usepackage{booktabs}.\n");
     for table in tables {
@@ -287,7 +288,7 @@ pub(super) fn latex(tables: &[Table]) -> String {
     text
 }
 
-/// Every figure of every track as a row of CSV, in full precision; shares are fractions.
+/// Renders every value of every track as a row of CSV, in full precision. Shares are fractions.
 pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let header = [
@@ -345,7 +346,7 @@ pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
     writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
 
-/// A number; nothing where it is not known.
+/// Formats a number, or returns an empty string if it is not finite.
 fn finite(number: f64) -> String {
     if number.is_finite() { number.to_string() } else { String::new() }
 }
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_shown_and_the_best_is_bold_only_where_it_is_better_in_any_case() {
+    fn bounds_are_shown_and_the_best_is_bold_only_if_its_bounds_do_not_overlap() {
         let mut bounded = table();
         bounded.columns.truncate(2);
         bounded.rows[0].between = vec![(0.4, 0.5), (0.3, 0.35)];
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objective_of_one_level_is_not_held_against_that_of_another() {
+    fn the_objectives_of_different_levels_are_not_compared() {
         let text = markdown(&[table()]);
         assert!(text.contains("| 95th | F\\_θ |"), "{text}");
         assert!(text.contains("**25.00 ± 1.25** | 25.00 ± 1.25 |\n"), "{text}");

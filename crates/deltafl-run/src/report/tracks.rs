@@ -1,13 +1,13 @@
-//! The tracks of an experiment, as reports show them.
+//! The tracks of an experiment in reports.
 
 use deltafl::algorithm::TrackLabel;
 use deltafl::options::OptionValues;
 use deltafl_data::experiment::{AlgorithmSection, Experiment};
 
-/// A track, as reports show it.
+/// A track in a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackInfo {
-    /// Unique within the run.
+    /// The label, unique within the run.
     pub label: String,
     /// The kind of the algorithm.
     pub algorithm: String,
@@ -15,11 +15,11 @@ pub struct TrackInfo {
     pub theta: f64,
     /// T_η.
     pub eta_every: u64,
-    /// Whether η stays for T_η rounds whatever it keeps, by the letter of the paper.
+    /// Whether η remains unchanged for T_η rounds, exactly as in the paper.
     pub eta_fixed: bool,
 }
 
-/// The tracks of an experiment, in its order.
+/// Returns the tracks of an experiment in its order.
 pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
     let info = |(label, options): (TrackLabel, OptionValues)| TrackInfo {
@@ -32,7 +32,8 @@ pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     experiment.labels().into_iter().zip(points).map(info).collect()
 }
 
-/// FedAvg where there is one, else the track of the greatest θ: what the others are held against.
+/// Returns the index of FedAvg if present, or else of the track with the greatest θ. Other tracks
+/// are compared with it.
 pub fn baseline(tracks: &[TrackInfo]) -> usize {
     let fed_avg = tracks.iter().position(|track| track.algorithm == "fedavg");
     let greatest = || {
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn tracks_of_one_name_are_told_apart_by_what_differs() {
+    fn tracks_with_the_same_name_are_distinguished_by_their_differences() {
         let tracks = tracks(&experiment(
             "[[algorithm]]\nkind = 'fedavg'\n\
              [[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 0.1]\n\

@@ -1,7 +1,8 @@
-//! A run in this process: its seeds one after another on the CPU, side by side on a GPU.
+//! A run in this process: seeds train one after another on the CPU, at the same time on a GPU.
 //!
-//! A round on a GPU ends with its largest device while the rest of the GPU has nothing to do; the rounds of other seeds fill
-//! it. Every seed has a round loop, a thread and a stream of the GPU of its own, and they share the run folder.
+//! A GPU round lasts as long as its largest device, and the rest of the GPU is idle. Rounds of
+//! other seeds use this capacity. Every seed has a separate round loop, thread and GPU stream. All
+//! seeds share the run folder.
 
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
@@ -15,18 +16,20 @@ use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Plan, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolder;
+use deltafl_data::seeds::Seeds;
 
-use super::{Ended, Recorder, RunError, RunOptions, Seeds, Stopped, exchange, write_classes};
+use super::{Ended, Recorder, RunError, RunOptions, Stopped, exchange, write_classes};
 use crate::backend::Backend;
 use crate::listener::Listener;
 
-/// Seeds side by side on a GPU: as many as have a queue of their own there.
+/// The maximum number of seeds that train on a GPU at the same time, one per hardware queue.
 const BESIDE: usize = 8;
 
 /// The exchange of one seed at a time.
 type SeedExchange<'a> = Box<dyn Exchange + Send + 'a>;
 
-/// The exchanges of the seeds that are trained at the same time: one if the listener shows one seed at a time.
+/// Creates the exchanges of the seeds that train at the same time. There is one if the listener
+/// shows one seed at a time.
 pub(super) fn exchanges<'a>(
     experiment: &Experiment,
     federation: &'a Federation,
@@ -42,7 +45,7 @@ pub(super) fn exchanges<'a>(
     gpus.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
 }
 
-/// A run in this process: its seeds, and what they share.
+/// A run in this process: its seeds and their shared state.
 pub(super) struct LocalRun<'a> {
     experiment: &'a Experiment,
     federation: &'a Federation,
@@ -55,7 +58,7 @@ pub(super) struct LocalRun<'a> {
 }
 
 impl<'a> LocalRun<'a> {
-    /// Reads where each seed of the run is.
+    /// Reads the progress of each seed.
     pub(super) fn new(
         experiment: &'a Experiment,
         federation: &'a Federation,
@@ -96,7 +99,8 @@ impl<'a> LocalRun<'a> {
         self.ended(stopped.into_iter().flatten().collect())
     }
 
-    /// Trains seeds over an exchange until none is left. Returns the state in which it was stopped, if it was.
+    /// Trains seeds over an exchange until none is left. Returns the state at which training was
+    /// stopped, if it was.
     fn work(&self, exchange: &mut dyn Exchange) -> Result<Option<State>, RunError> {
         let listener = self.options.listener;
         self.seeds.work(|state| {
@@ -116,7 +120,7 @@ impl<'a> LocalRun<'a> {
         })
     }
 
-    /// The summary, or the point at which the run was stopped.
+    /// Returns the summary, or the point at which the run was stopped.
     fn ended(self, mut stopped: Vec<State>) -> Result<Ended, RunError> {
         let (folder, experiment) = (self.options.out, self.experiment);
         stopped.sort_by_key(|state| experiment.seeds.iter().position(|&seed| seed == state.seed));

@@ -1,4 +1,4 @@
-//! The axes of a sweep: keys of an experiment, and the values that each takes.
+//! The axes of a sweep: keys of an experiment with a list of values each.
 //!
 //! ```toml
 //! [local]
@@ -19,19 +19,20 @@ use toml_edit::{Array, DocumentMut, Item, TableLike, Value};
 use super::SweepError;
 use crate::experiment_file::value_of;
 
-/// The table of a file that holds axes and nothing else.
+/// The table of a file that contains only axes.
 pub(crate) const TABLE: &str = "sweep";
 
-/// A key, and the values that it takes.
+/// A key and its values.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Dotted.
+    /// The dotted key.
     pub key: String,
-    /// As TOML.
+    /// The values as TOML.
     pub values: Vec<Value>,
 }
 
-/// The axes of a file: lists where the experiment has one value, in the order of the file, then those of `[sweep]`.
+/// Returns the axes of a file: lists for keys that take one value, in file order, then those of
+/// `[sweep]`.
 pub(crate) fn of_document(document: &DocumentMut) -> Vec<Axis> {
     let mut axes = Vec::new();
     for (name, item) in document.iter().filter(|(name, _)| *name != TABLE) {
@@ -43,7 +44,7 @@ pub(crate) fn of_document(document: &DocumentMut) -> Vec<Axis> {
     axes
 }
 
-/// The axis of `--sweep key=a,b,c`; the values are TOML, or else words.
+/// Parses the axis of `--sweep key=a,b,c`. The values are TOML, or else strings.
 pub(crate) fn of_argument(argument: &str) -> Result<Axis, SweepError> {
     let Some((key, values)) = argument.split_once('=').filter(|(_, values)| !values.trim().is_empty()) else {
         return Err(SweepError::Argument { argument: argument.to_owned() });
@@ -55,7 +56,7 @@ pub(crate) fn of_argument(argument: &str) -> Result<Axis, SweepError> {
     Ok(Axis { key: key.trim().to_owned(), values })
 }
 
-/// A value as it is written on one line.
+/// Formats a value on one line.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.value().clone(),
@@ -63,7 +64,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// A value as JSON has it.
+/// Converts a value to JSON.
 pub fn to_json(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => text.value().as_str().into(),
@@ -106,26 +107,27 @@ fn in_section(key: &str, table: &dyn TableLike, axes: &mut Vec<Axis>) {
     table.iter().for_each(|(name, item)| in_experiment(&format!("{key}.{name}"), item, axes));
 }
 
-/// In `[sweep]` every list is an axis; a dotted key without quotes is a table to TOML.
+/// Collects the axes of `[sweep]`, where every list is an axis. TOML parses a dotted key without
+/// quotes as a table.
 fn in_table(key: &str, table: &dyn TableLike, axes: &mut Vec<Axis>) {
     for (name, item) in table.iter() {
         let key = if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         match (item.as_array(), item.as_table_like()) {
             (Some(array), _) => axes.push(Axis { key, values: bare(array) }),
             (None, Some(table)) => in_table(&key, table, axes),
-            // One value is a short axis.
+            // A single value is an axis of length one.
             (None, None) => axes.push(Axis { key, values: item.as_value().into_iter().cloned().collect() }),
         }
     }
 }
 
-/// A list one level deeper than the key takes.
+/// Returns whether a list is nested one level deeper than the key requires.
 fn is_axis(key: &str, array: &Array) -> bool {
     let nested = array.iter().all(Value::is_array) && !array.is_empty();
     nested || !Experiment::takes_list(key)
 }
 
-/// The values without the blanks and comments around them.
+/// Returns the values without surrounding whitespace and comments.
 fn bare(array: &Array) -> Vec<Value> {
     let bare = |value: &Value| {
         let mut value = value.clone();
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_takes_quoted_keys_and_dotted_ones() {
+    fn the_sweep_table_accepts_quoted_and_dotted_keys() {
         let found = axes(
             "rounds = 3\n[sweep]\n'local.batch' = [10, 32]\nlocal.learning_rate = [0.1]\nseeds = [1, 2]\n",
         );
@@ -179,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_written_inline_are_swept_too() {
+    fn inline_tables_are_swept_as_well() {
         let found = axes("algorithm = [{ kind = 'delta-fl', theta = 0.5, nu = [0, 0.1] }]\n");
         assert_eq!(found, [axis("algorithm.0.nu", &["0", "0.1"])]);
     }
 
     #[test]
-    fn an_argument_takes_toml_or_words() {
+    fn an_argument_accepts_toml_or_strings() {
         let values =
             |argument: &str| of_argument(argument).unwrap().values.iter().map(shown).collect::<Vec<_>>();
         assert_eq!(values("x=0.1, 1e-3"), ["0.1", "1e-3"]);

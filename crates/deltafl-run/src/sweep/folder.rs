@@ -3,11 +3,11 @@
 //! ```text
 //! sweeps/NAME/
 //!   sweep.toml       the experiment, with its axes: read again, it is the same sweep
-//!   ADDRESS/         a run folder per point, named after what it trains
+//!   ADDRESS/         a run folder per point, named after its experiment
 //! ```
 //!
-//! A point's place depends on nothing but what it trains, so folders of several machines can be put together, and a
-//! sweep that grows by a value trains that value alone.
+//! The folder name of a point depends only on its experiment. Folders of several machines can
+//! therefore be merged, and a sweep with an additional value trains only that value.
 
 use std::collections::HashSet;
 use std::fs;
@@ -19,7 +19,7 @@ use super::SweepError;
 use super::points::{Point, Sweep};
 use crate::error::{FileError, create_folder};
 
-/// A sweep's folder.
+/// The folder of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepFolder {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub struct SweepFolder {
 /// The progress of a point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not been begun.
+    /// It has not started.
     Missing,
     /// Rounds done, over all seeds.
     Rounds(u64),
@@ -37,28 +37,33 @@ pub enum Standing {
 }
 
 impl SweepFolder {
-    /// The folder at a path, which need not exist.
+    /// Returns the folder at a path, which may not exist.
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The description of the sweep.
+    /// Returns the path of the sweep's description.
     pub fn description(&self) -> PathBuf {
         self.path.join("sweep.toml")
     }
 
-    /// The run folder of a point.
+    /// Returns the run folder of a point.
     pub fn point(&self, address: &str) -> PathBuf {
         self.path.join(address)
     }
 
-    /// Writes down which sweep it is. Several processes may do so at once, each the same. A folder that holds something
-    /// else is refused; a sweep may grow, but loses no point.
+    /// Writes the description of the sweep. Several processes may write the same description at
+    /// once. Rejects a folder with other contents. A sweep may gain points, but not lose any.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder contains other files or a sweep with points that this one lacks, or if
+    /// it cannot be written.
     pub fn describe(&self, sweep: &Sweep) -> Result<(), SweepError> {
         match self.described()? {
             Some(before) if before == sweep.text => return Ok(()),
@@ -68,7 +73,11 @@ impl SweepFolder {
         self.describe_anew(sweep)
     }
 
-    /// Writes down which sweep it is, whatever it was before.
+    /// Writes the description of the sweep and replaces any previous one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder cannot be written.
     pub fn describe_anew(&self, sweep: &Sweep) -> Result<(), SweepError> {
         create_folder(&self.path)?;
         let path = self.description();
@@ -77,14 +86,14 @@ impl SweepFolder {
         Ok(written.map_err(FileError::write(&path))?)
     }
 
-    /// What the folder was described as; `None` where there is nothing yet.
+    /// Returns the existing description, or `None` if there is none yet.
     fn described(&self) -> Result<Option<String>, SweepError> {
         let read = || fs::read_to_string(self.description()).ok();
         let known = read();
         if known.is_some() || !self.has_entries()? {
             return Ok(known);
         }
-        // Another process may have described it in between.
+        // Another process may have written it in between.
         match read() {
             Some(text) => Ok(Some(text)),
             None => Err(SweepError::Foreign { path: self.path.clone() }),
@@ -102,7 +111,7 @@ impl SweepFolder {
         Ok(false)
     }
 
-    /// Refuses a sweep that lacks a point of the one that the folder was made for.
+    /// Rejects a sweep that lacks a point of the sweep in the folder.
     fn check_grown(&self, before: &str, sweep: &Sweep) -> Result<(), SweepError> {
         let now: HashSet<&str> = sweep.points.iter().map(|point| point.address.as_str()).collect();
         let before = Sweep::new(&self.description(), before, &[], &[])?;
@@ -113,7 +122,11 @@ impl SweepFolder {
         Err(SweepError::OtherSweep { path: self.path.clone(), lost, points: before.points.len() })
     }
 
-    /// The sweep that the folder was made for.
+    /// Reads the sweep of the folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder contains no valid sweep.
     pub fn sweep(&self) -> Result<Sweep, SweepError> {
         let path = self.description();
         if !path.is_file() {
@@ -122,13 +135,17 @@ impl SweepFolder {
         Sweep::read(&path, &[], &[])
     }
 
-    /// The progress of a point.
+    /// Returns the progress of a point.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run folder cannot be read, or if it contains another experiment.
     pub fn standing(&self, point: &Point) -> Result<Standing, SweepError> {
         standing(&self.point(&point.address), &point.address)
     }
 }
 
-/// The progress of the run in a folder, which must be the run of its address.
+/// Returns the progress of the run in a folder. The run must match its address.
 pub(crate) fn standing(folder: &Path, address: &str) -> Result<Standing, SweepError> {
     if !folder.join("experiment.toml").exists() {
         return Ok(Standing::Missing);

@@ -1,4 +1,4 @@
-//! The points of a sweep with their results, as a table, as CSV and as JSON.
+//! The points of a sweep with their results, as a table, CSV and JSON.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use super::points::{Point, SEEDS, Sweep};
 use crate::report::tracks::tracks;
 use crate::text_table;
 
-/// A point, or several that differ in their seeds alone, and what it came to.
+/// The results of a point, or of several that differ only in their seeds.
 #[derive(Debug, Serialize)]
 pub struct PointResults {
     settings: Settings,
-    /// Of the run folder; several where the points are averaged.
+    /// The addresses of the run folders, several if points are averaged.
     addresses: Vec<String>,
     /// Rounds done, over all seeds.
     rounds: u64,
     rounds_planned: u64,
     finished: bool,
-    /// What the figures are of.
+    /// The task of the results.
     task: Task,
     tracks: Vec<TrackResults>,
 }
@@ -58,6 +58,10 @@ struct TrackResults {
 }
 
 /// Reads the results of some points.
+///
+/// # Errors
+///
+/// Fails if the run folder of a point cannot be used.
 pub fn results<'a>(
     folder: &SweepFolder,
     sweep: &Sweep,
@@ -66,7 +70,11 @@ pub fn results<'a>(
     points.map(|point| of_points(folder, sweep, &[point])).collect()
 }
 
-/// Reads the results of all points, those that differ in their seeds alone taken together.
+/// Reads the results of all points. Points that differ only in their seeds are averaged.
+///
+/// # Errors
+///
+/// Fails if the run folder of a point cannot be used.
 pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>, SweepError> {
     let mut groups: Vec<Vec<&Point>> = Vec::new();
     for point in &sweep.points {
@@ -79,7 +87,7 @@ pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>
     groups.iter().map(|group| of_points(folder, sweep, group)).collect()
 }
 
-/// The values of all axes but the seeds.
+/// Returns the values of all axes except the seeds.
 fn without_seeds<'a>(sweep: &'a Sweep, point: &'a Point) -> Vec<&'a str> {
     let values = sweep.axes.iter().zip(&point.values);
     values.filter(|(axis, _)| axis.key != SEEDS).map(|(_, value)| value.as_str()).collect()
@@ -120,7 +128,7 @@ fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<P
     })
 }
 
-/// What points came to, so far as they have been evaluated.
+/// Returns the summary of the points that have been evaluated.
 fn summary(folder: &SweepFolder, points: &[&Point]) -> Option<Summary> {
     let folders: Vec<PathBuf> = points.iter().map(|point| folder.point(&point.address)).collect();
     let begun: Vec<&Path> =
@@ -128,20 +136,20 @@ fn summary(folder: &SweepFolder, points: &[&Point]) -> Option<Summary> {
     Summary::over(points[0].experiment.clone(), &begun).ok()
 }
 
-/// For people: how many points are finished, and a row per point and track.
+/// Renders the number of finished points and a row per point and track for people.
 pub fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
     let done = results.iter().filter(|point| point.finished).count();
     let idle = results.iter().flat_map(|point| &point.tracks);
     let idle = idle.filter(|track| track.summary.idle_rounds.cause_of_most().is_some()).count();
     let note = if idle > 0 {
-        format!("\nIn {idle} rows most rounds moved nothing; idle_rounds of --json says why.\n")
+        format!("\nIn {idle} rows most rounds moved nothing; see idle_rounds of --json for the reason.\n")
     } else {
         String::new()
     };
     format!("{}: {done} of {} points finished\n\n{}{note}", sweep.name, results.len(), table(sweep, results))
 }
 
-/// A row per point and track, in columns.
+/// Renders an aligned table with a row per point and track.
 pub fn table(sweep: &Sweep, results: &[PointResults]) -> String {
     let keys: Vec<&str> = results
         .first()
@@ -180,12 +188,13 @@ pub fn table(sweep: &Sweep, results: &[PointResults]) -> String {
     text_table::aligned(&rows)
 }
 
-/// What the figures of the points are of.
+/// Returns the task of the results.
 fn task_of(results: &[PointResults]) -> Task {
     results.iter().find(|point| !point.tracks.is_empty()).map_or(Task::Classes, |point| point.task)
 }
 
-/// Mean train loss; mean and 90th percentile of the test metric; with deviations where seeds are averaged.
+/// Formats the mean train loss, and mean and 90th percentile of the test metric. Includes
+/// deviations if seeds are averaged.
 fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
     let loss = track.train_loss.map(|loss| match loss.mean.std.filter(|_| averaged) {
         None => format!("{:.4}", loss.mean.mean),
@@ -201,15 +210,19 @@ fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
         .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
 }
 
-/// The last part of each key, or all of it where two would be called the same.
+/// Returns the last part of each key, or the whole key if two would be the same.
 fn short_keys(keys: &[&str]) -> Vec<String> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let shared = |key: &str| keys.iter().filter(|other| last(other) == last(key)).count() > 1;
     keys.iter().map(|key| if shared(key) { (*key).to_owned() } else { last(key) }).collect()
 }
 
-/// For programs: a row per point and track, errors as fractions. No two columns are called the same: the axes have the
-/// names of their keys, of which none is one of these.
+/// Renders CSV for programs: a row per point and track, with errors as fractions. Column names are
+/// unique: axes use their keys, none of which is a fixed column name.
+///
+/// # Errors
+///
+/// Fails if a row cannot be encoded.
 pub fn csv(results: &[PointResults]) -> io::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let keys: Vec<&str> = results

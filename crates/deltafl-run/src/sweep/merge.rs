@@ -13,18 +13,24 @@ use super::folder::{self, Standing, SweepFolder};
 use super::points::Sweep;
 use crate::error::FileError;
 
-/// What a merge did.
+/// The result of a merge.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Points that came in, or came further.
+    /// Points that were added or have more rounds than before.
     pub taken: usize,
-    /// Points that were as far already.
+    /// Points that already had as many rounds.
     pub known: usize,
     /// Runs in the folders that are not points of the sweep.
     pub foreign: usize,
 }
 
-/// Takes the points of other folders into `into`; of a point that is in several, the one that has come furthest.
+/// Merges the points of other folders into `into`. Of a point in several folders, the one with the
+/// most rounds is kept.
+///
+/// # Errors
+///
+/// Fails if the folders contain different sweeps or data, if a point is being trained, or if files
+/// cannot be copied.
 pub fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged, SweepError> {
     let all: Vec<SweepFolder> = sources.iter().map(|path| SweepFolder::at(path)).collect();
     let sweep = Sweep::new(&into.description(), &description(&all, into)?, &[], &[])?;
@@ -60,7 +66,7 @@ pub fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged, SweepErr
     Ok(merged)
 }
 
-/// The description that all share.
+/// Returns the description that all folders share.
 fn description(sources: &[SweepFolder], into: &SweepFolder) -> Result<String, SweepError> {
     let read = |folder: &SweepFolder| {
         let path = folder.description();
@@ -86,7 +92,7 @@ fn description(sources: &[SweepFolder], into: &SweepFolder) -> Result<String, Sw
     }
 }
 
-/// The points that a folder holds.
+/// Returns the points in a folder.
 fn addresses(folder: &SweepFolder) -> Result<Vec<String>, SweepError> {
     let entries = match fs::read_dir(folder.path()) {
         Ok(entries) => entries,
@@ -114,7 +120,7 @@ fn further(a: &Standing, b: &Standing) -> bool {
     rank(a) > rank(b)
 }
 
-/// Copies a run folder to its place; it appears there whole.
+/// Copies a run folder atomically to its destination.
 fn replace(from: &Path, to: &Path) -> Result<(), SweepError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
@@ -148,7 +154,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The data behind the points: those that name the same must have trained on the same.
+/// The data of the points. Points with the same data source must have been trained on the same
+/// data.
 #[derive(Default)]
 struct DataSeen {
     runs: Vec<(PathBuf, Experiment)>,

@@ -1,4 +1,4 @@
-//! The points of a sweep: every combination of the values of its axes, an experiment each.
+//! The points of a sweep: one experiment for every combination of the values of its axes.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -10,41 +10,49 @@ use super::SweepError;
 use super::axes::{self, Axis};
 use crate::experiment_file;
 
-/// The key whose points are the same experiment, repeated.
+/// The key whose points repeat the same experiment.
 pub(crate) const SEEDS: &str = "seeds";
 
-/// An experiment, and the keys in which its points differ.
+/// An experiment and the keys in which its points differ.
 pub struct Sweep {
     /// The name of the experiment.
     pub name: String,
     /// The keys that are swept.
     pub axes: Vec<Axis>,
-    /// The last axis turns fastest.
+    /// All points. The last axis varies fastest.
     pub points: Vec<Point>,
-    /// A file that describes it all.
+    /// The text of a file that describes the sweep.
     pub text: String,
 }
 
 /// One combination of values.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// A value per axis, as written.
+    /// A value per axis, as text.
     pub values: Vec<String>,
-    /// The same for programs.
+    /// The same values as JSON.
     pub typed: Vec<serde_json::Value>,
     /// The experiment with these values.
     pub experiment: Experiment,
-    /// The name of its run folder, which depends on the experiment alone.
+    /// The name of its run folder, which depends only on the experiment.
     pub address: String,
 }
 
 impl Sweep {
-    /// Reads a file; `--set` and `--sweep` come on top of it.
+    /// Reads a file and applies `--set` and `--sweep`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, or if the experiment or an axis is invalid.
     pub fn read(path: &Path, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         Self::new(path, &experiment_file::text(path)?, overrides, swept)
     }
 
-    /// Of the text of a file.
+    /// Creates a sweep from the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment or an axis is invalid, or if two points are the same experiment.
     pub fn new(path: &Path, text: &str, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         let mut document = experiment_file::document(path, text, overrides)?;
         let mut axes = axes::of_document(&document);
@@ -97,7 +105,7 @@ fn points(
         let typed = values.iter().map(|value| axes::to_json(value)).collect();
         let values: Vec<String> = values.into_iter().map(axes::shown).collect();
         for (axis, value) in axes.iter().zip(&values).filter(|(axis, _)| axis.key != "name") {
-            // A name is also that of a folder, and a value may be a path.
+            // The name is also a folder name, and a value may be a path.
             let value = value.replace(['/', '\\'], "_");
             experiment.name.push_str(&format!(" {}={}", axis.key, value.trim_end()));
         }
@@ -110,7 +118,7 @@ fn points(
     Ok(points)
 }
 
-/// Every choice of one value per axis; the last axis turns fastest.
+/// Returns every choice of one value per axis. The last axis varies fastest.
 fn combinations(axes: &[Axis]) -> Vec<Vec<&Value>> {
     let mut chosen: Vec<Vec<&Value>> = vec![Vec::new()];
     for axis in axes {
@@ -131,7 +139,8 @@ fn assign<'a>(
     Ok(())
 }
 
-/// The experiment at its first point, with all axes in the table `[sweep]`: read again, it is the same sweep.
+/// Returns the experiment at its first point, with all axes in the table `[sweep]`. Parsing it
+/// results in the same sweep.
 fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, SweepError> {
     assign(&mut document, axes.iter().filter_map(|axis| Some((axis, axis.values.first()?))))?;
     let mut table = Table::new();
@@ -142,16 +151,17 @@ fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, SweepEr
     Ok(document.to_string())
 }
 
-/// `i/n`: the points that the i-th of n machines trains.
+/// `i/n`: the points trained by the i-th of n machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Counted from 1.
+    /// The index, counted from 1.
     index: usize,
     count: usize,
 }
 
 impl Shard {
-    /// Its points: dealt out in turn, so that neighbours, which cost alike, are spread.
+    /// Returns its points. They are assigned round-robin, so that neighbours of similar cost are
+    /// distributed.
     pub fn of<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         points.iter().skip(self.index - 1).step_by(self.count)
     }
@@ -183,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_every_combination_with_the_last_axis_turning_fastest() {
+    fn points_are_all_combinations_with_the_last_axis_varying_fastest() {
         let sweep = sweep(&[], &["local.batch=10,32"]).unwrap();
         assert_eq!(sweep.points.len(), 12);
         assert_eq!(sweep.points[1].values, ["3", "0", "32"]);
@@ -193,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_read_again_is_the_same_sweep() {
+    fn parsing_the_description_gives_the_same_sweep() {
         let sweep = sweep(&["cohort=4"], &["seeds=[1, 2],[3]"]).unwrap();
         let again = Sweep::new(Path::new("sweep.toml"), &sweep.text, &[], &[]).unwrap();
         let addresses = |sweep: &Sweep| sweep.points.iter().map(|p| p.address.clone()).collect::<Vec<_>>();
@@ -202,12 +212,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_is_refused() {
-        assert!(sweep(&["model.l2=1"], &[]).is_err(), "set and swept");
-        assert!(sweep(&[], &["model.l2=1,1.0"]).is_err(), "one experiment twice");
-        assert!(sweep(&[], &["cohort.x=1,2"]).is_err(), "below a value");
-        assert!(sweep(&[], &["cohort=0,2"]).is_err(), "a wrong value");
-        assert!(sweep(&["rounds=4"], &[]).is_ok(), "a list in the file gives way to --set");
+    fn ambiguous_sweeps_are_rejected() {
+        assert!(sweep(&["model.l2=1"], &[]).is_err(), "a key that is set and swept");
+        assert!(sweep(&[], &["model.l2=1,1.0"]).is_err(), "the same experiment twice");
+        assert!(sweep(&[], &["cohort.x=1,2"]).is_err(), "a key below a value");
+        assert!(sweep(&[], &["cohort=0,2"]).is_err(), "an invalid value");
+        assert!(sweep(&["rounds=4"], &[]).is_ok(), "--set replaces a list in the file");
     }
 
     #[test]

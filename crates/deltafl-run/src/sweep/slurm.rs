@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::shell_quoted;
 
-/// The script; paths in it are relative to where it is submitted.
+/// Returns the script. Its paths are relative to the folder from which it is submitted.
 pub fn script(folder: &Path, name: &str, tasks: usize) -> String {
     let script = shell_quoted(&folder.join("sweep.slurm").display().to_string());
     let folder = shell_quoted(&folder.display().to_string());

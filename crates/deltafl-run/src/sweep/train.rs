@@ -1,7 +1,7 @@
-//! Trains the points of a sweep, several at once.
+//! Trains several points of a sweep at the same time.
 //!
-//! A point is trained by few threads, and many points train at the same time. Threads that share a cohort wait for its
-//! largest device; points are independent.
+//! Each point uses few threads, and many points train at once. Threads that share a cohort wait for
+//! its largest device, whereas points are independent.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,35 +29,35 @@ pub struct SweepOptions {
     pub machine: Machine,
 }
 
-/// A program that shows the progress of a sweep.
+/// A program that displays the progress of a sweep.
 pub trait SweepListener: Sync {
-    /// The flag that ends the sweep after the current rounds.
+    /// Returns the flag that ends the sweep after the current rounds.
     fn stop(&self) -> &AtomicBool;
 
-    /// Training begins: rounds of all points together, and rounds done earlier.
+    /// Called when training begins, with the rounds of all points and the rounds done earlier.
     fn begin(&self, rounds: u64, done: u64);
 
-    /// A round of some point is done.
+    /// Called after a round of any point.
     fn round(&self);
 
-    /// A point is finished; `done` of `of` points are now.
+    /// Called when a point is finished. `done` of `of` points are now finished.
     fn finished(&self, done: usize, of: usize, name: &str);
 
-    /// Another process trains a point.
+    /// Called if another process trains a point.
     fn busy(&self, name: &str);
 
-    /// No point is trained any more.
+    /// Called when no more points are being trained.
     fn end(&self);
 }
 
 /// The results of training a sweep.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// In all.
+    /// All points.
     pub points: usize,
-    /// Finished before.
+    /// Points finished earlier.
     pub skipped: usize,
-    /// Finished now.
+    /// Points finished by this call.
     pub trained: usize,
     /// Points that another process trains.
     pub busy: usize,
@@ -67,7 +67,11 @@ pub struct Tally {
     pub failures: Vec<(String, SweepError)>,
 }
 
-/// Trains the points that are not finished. Points that were begun continue.
+/// Trains the points that are not finished. Points with existing rounds continue.
+///
+/// # Errors
+///
+/// Fails if the progress of a point cannot be read. Points that fail are part of the [`Tally`].
 pub fn train(
     folder: &SweepFolder,
     points: &[&Point],
@@ -109,12 +113,12 @@ pub fn train(
     Ok(crew.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Rounds of a point, over its seeds.
+/// Returns the number of rounds of a point, over its seeds.
 fn total_rounds(experiment: &Experiment) -> u64 {
     experiment.rounds.get() * experiment.seeds.iter().len() as u64
 }
 
-/// The threads of each job: as even as they come, at least one.
+/// Distributes the threads as evenly as possible over the jobs, at least one each.
 fn threads_of_jobs(options: &SweepOptions, points: usize) -> Vec<NonZeroUsize> {
     let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = options.machine.threads.unwrap_or_else(cores).get();
@@ -123,11 +127,11 @@ fn threads_of_jobs(options: &SweepOptions, points: usize) -> Vec<NonZeroUsize> {
     (0..jobs).map(|job| NonZeroUsize::new(share(job)).unwrap_or(NonZeroUsize::MIN)).collect()
 }
 
-/// The jobs, and what they share.
+/// The jobs and their shared state.
 struct Crew<'a> {
     folder: &'a SweepFolder,
     pending: Vec<&'a Point>,
-    /// The first point that nobody has taken.
+    /// The index of the first point that no job has taken.
     next: AtomicUsize,
     federations: Federations,
     tally: Mutex<Tally>,
@@ -136,9 +140,9 @@ struct Crew<'a> {
 }
 
 impl Crew<'_> {
-    /// Takes points until none is left, or the listener's flag is set.
+    /// Trains points until none is left or the listener's flag is set.
     fn work(&self, threads: NonZeroUsize) {
-        // Kept while the next point is prepared: points on the same data share it.
+        // Kept while the next point is prepared, because points with the same data share it.
         let mut federation = None;
         let stop = self.listener.stop();
         while !stop.load(Ordering::Relaxed) {
@@ -158,7 +162,8 @@ impl Crew<'_> {
         let out = self.folder.point(&point.address);
         let mut experiment = point.experiment.clone();
         if out.join("experiment.toml").exists() {
-            // A sweep that has grown gives its points other names; they are the same runs.
+            // A sweep with additional points gives its points other names. They are still the same
+            // runs.
             experiment.name = run_folder::read_experiment(&out)?.name;
         }
         let federation = held.insert(self.federations.of(&experiment)?);
@@ -195,7 +200,7 @@ impl Crew<'_> {
     }
 }
 
-/// Reports the rounds of a point to the listener of its sweep, and nothing else.
+/// Forwards only the rounds of a point to the listener of its sweep.
 struct PointListener<'a>(&'a dyn SweepListener);
 
 impl Listener for PointListener<'_> {
@@ -224,14 +229,14 @@ impl Listener for PointListener<'_> {
     fn warn(&self, _: &str) {}
 }
 
-/// Federations in use, so that points on the same data share one.
+/// Federations in use, shared by points with the same data.
 #[derive(Default)]
 struct Federations {
     known: Mutex<Vec<(DataSection, Weak<Federation>)>>,
 }
 
 impl Federations {
-    /// The data of an experiment. A second job waits until the first has loaded it.
+    /// Loads the data of an experiment. A second job waits until the first has loaded it.
     fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
@@ -250,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_shared_evenly_among_jobs() {
+    fn threads_are_distributed_evenly_over_jobs() {
         let threads = |threads, jobs, points| {
             let machine = Machine { threads: NonZeroUsize::new(threads), ..Machine::default() };
             let options = SweepOptions { jobs: NonZeroUsize::new(jobs), machine };

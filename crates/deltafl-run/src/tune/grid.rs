@@ -1,9 +1,11 @@
-//! The values that are tried: γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
+//! The values of the grid: γ₀ around the experiment's value, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ …
+//! 10⁻³.
 //!
-//! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
+//! The first value of each list is preferred if another is equally good: the smallest γ₀ and λ, and
+//! no decay.
 
 use deltafl::algorithm::FED_AVG;
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::options::OptionValue;
 use deltafl_data::experiment::{AlgorithmSection, Experiment, NonNegative, Positive, SplitSection};
 
@@ -11,25 +13,25 @@ use super::TuneError;
 
 /// Multiples of the experiment's γ₀: half decades.
 const RATES: [f64; 5] = [0.1, 0.32, 1.0, 3.2, 10.0];
-/// The paper's c.
+/// The values of c in the paper.
 const DECAYS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
-/// The paper's λ.
+/// The values of λ in the paper.
 const L2: [f64; 6] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3];
-/// Of the train devices, held out to choose λ.
+/// The share of the train devices that is held out to choose λ.
 const HELD_OUT: f64 = 0.5;
 
-/// What is tried.
+/// The values of a grid search.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Grid {
     /// γ₀, ascending.
     pub(super) rates: Vec<f64>,
-    /// c, descending; empty where the rate does not decay, or only after the last round.
+    /// c, descending. Empty if the rate does not decay, or only after the last round.
     pub(super) decays: Vec<f64>,
-    /// λ, ascending; empty where it is not tuned.
+    /// λ, ascending. Empty if it is not tuned.
     pub(super) l2: Vec<f64>,
 }
 
-/// Values to try. An empty list stands for the paper's values.
+/// Values to try. An empty list selects the paper's values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GridValues {
     /// Learning rates γ₀.
@@ -41,7 +43,8 @@ pub struct GridValues {
 }
 
 impl Grid {
-    /// For an experiment. λ is tuned for the linear models alone, as in the paper, unless values are given.
+    /// Creates the grid for an experiment. Unless values are given, λ is tuned only for linear
+    /// models, as in the paper.
     pub(super) fn new(experiment: &Experiment, asked: GridValues) -> Result<Self, TuneError> {
         let gamma = experiment.local.learning_rate.get();
         let rates =
@@ -73,7 +76,7 @@ impl Grid {
     }
 }
 
-/// The experiment whose γ₀ and c are swept: FedAvg alone, evaluated at its end.
+/// Returns the experiment whose γ₀ and c are swept: FedAvg alone, evaluated at its end.
 pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
     let mut tuned = experiment.clone();
     tuned.name.push_str("-rate");
@@ -86,13 +89,13 @@ pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
     tuned
 }
 
-/// FedAvg for an experiment that has none.
+/// Returns a FedAvg section for an experiment without one.
 fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
     let l2 = experiment.algorithm.first().and_then(|section| section.l2);
-    AlgorithmSection::new(&FED_AVG, &[], l2).expect("FedAvg has no option that could be wrong")
+    AlgorithmSection::new(&FED_AVG, &[], l2).expect("FedAvg without options is valid")
 }
 
-/// The experiment whose λ is swept: all tracks, on half of the train devices.
+/// Returns the experiment whose λ is swept: all tracks, on half of the train devices.
 pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     let mut tuned = experiment.clone();
     tuned.name.push_str("-l2");
@@ -101,7 +104,7 @@ pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     match &mut tuned.data.split {
         Some(SplitSection::Devices(split)) => split.validation = HELD_OUT,
         Some(SplitSection::Within(split)) => {
-            let half = Share::new(HELD_OUT * split.train.get()).unwrap_or(Share::HALF);
+            let half = Fraction::new(HELD_OUT * split.train.get()).unwrap_or(Fraction::HALF);
             (split.train, split.validation) = (half, half);
         }
         Some(SplitSection::Given(_)) | None => {}
@@ -109,7 +112,8 @@ pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     tuned
 }
 
-/// The experiment with a λ per track, in the order of its tracks; levels that share a λ share a section.
+/// Returns the experiment with a λ per track, in the order of its tracks. Levels with the same λ
+/// share a section.
 pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
     let mut chosen = l2.iter().filter_map(|&l2| NonNegative::try_from(l2).ok());
     let mut sections: Vec<AlgorithmSection> = Vec::new();
@@ -127,7 +131,7 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
             }
         }
         let with = |(l2, values)| {
-            let section = section.with(levels.name, values).expect("these are levels of this section");
+            let section = section.with(levels.name, values).expect("the levels belong to this section");
             section.with_l2(l2)
         };
         sections.extend(by_l2.into_iter().map(with));
@@ -136,14 +140,14 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
     experiment
 }
 
-/// The values in order, without repetitions; `None` without any.
+/// Sorts the values and removes duplicates. Returns `None` for an empty list.
 fn ascending(mut values: Vec<f64>) -> Option<Vec<f64>> {
     values.sort_by(f64::total_cmp);
     values.dedup_by(|a, b| a.total_cmp(b).is_eq());
     (!values.is_empty()).then_some(values)
 }
 
-/// To two significant digits, so that a grid reads well.
+/// Rounds to two significant digits for readability.
 fn rounded(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
 }
@@ -178,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_tried_are_refused() {
+    fn values_out_of_range_are_rejected() {
         let refused = |asked: GridValues| Grid::new(&experiment(""), asked).is_err();
         assert!(refused(GridValues { rates: vec![0.0], ..nothing() }));
-        assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "nothing decays");
+        assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "a rate without decay");
         assert!(refused(GridValues { l2: vec![-1.0], ..nothing() }));
         let mut unsplit = experiment("");
         unsplit.data.split = None;
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_with_one_penalty_share_a_section() {
+    fn levels_with_the_same_penalty_share_a_section() {
         let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
         let sections: Vec<(Vec<OptionValue>, f64)> =
             tuned.algorithm.iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn fed_avg_is_made_where_there_is_none() {
+    fn fed_avg_is_added_if_it_is_missing() {
         let rate = for_rate(&experiment(""));
         assert_eq!(rate.labels().len(), 1);
         assert_eq!(Experiment::parse(&rate.to_toml()), Ok(rate));

@@ -1,4 +1,4 @@
-//! A grid of figures as a picture: darker is lower, and a frame marks what was chosen.
+//! A grid of values as an image. Darker is lower, and a frame marks the chosen value.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -9,35 +9,36 @@ use crate::text_table;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const SOFT: RGBColor = RGBColor(0x5c, 0x61, 0x66);
-/// A cell without a figure: the point diverged.
+/// The colour of a cell without a value: the point diverged.
 const NOTHING: RGBColor = RGBColor(0xe3, 0xe0, 0xda);
-/// From the lowest figure to the highest: one hue that grows lighter, which every eye and a printer can order.
+/// The colours of the lowest and highest values: one hue with increasing lightness, readable for
+/// the colour-blind and in print.
 const LOWEST: RGBColor = RGBColor(0x00, 0x4b, 0x75);
 const HIGHEST: RGBColor = RGBColor(0xec, 0xf4, 0xf9);
-/// Okabe and Ito's vermilion.
+/// Vermilion of Okabe and Ito's palette.
 const CHOSEN: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
-/// Lengths of the picture.
+/// Dimensions of the image.
 const CELL: (u32, u32) = (92, 44);
 const LEFT: u32 = 128;
 const TOP: u32 = 56;
 const BOTTOM: u32 = 70;
 const RIGHT: u32 = 24;
 
-/// A grid of figures.
+/// A grid of values.
 #[derive(Clone, Debug)]
 pub struct HeatMap {
     /// The title.
     pub title: String,
-    /// The parameter of the columns, and its values.
+    /// The parameter of the columns and its values.
     pub x: (&'static str, Vec<String>),
-    /// The parameter of the rows, and its values, from the top.
+    /// The parameter of the rows and its values, from the top.
     pub y: (&'static str, Vec<String>),
-    /// Row by row; `None` if there is no finite figure.
+    /// The values by row; `None` if a value is not finite.
     pub cells: Vec<Vec<Option<f64>>>,
-    /// Row and column of each cell that was chosen.
+    /// Row and column of each chosen cell.
     pub chosen: Vec<(usize, usize)>,
-    /// Decimals shown.
+    /// The number of displayed decimals.
     pub decimals: usize,
 }
 
@@ -69,7 +70,7 @@ impl Drawing for HeatMap {
         }
         let width = CELL.0 * self.x.1.len() as u32;
         text(LEFT + width / 2, below + 36, self.x.0, 13, SOFT, middle)?;
-        text(16, below + 54, "Darker is lower; a frame marks what was chosen.", 12, SOFT, left)?;
+        text(16, below + 54, "Darker is lower; a frame marks the chosen value.", 12, SOFT, left)?;
         for &(r, c) in &self.chosen {
             let (x, y) = (LEFT + CELL.0 * c as u32, TOP + CELL.1 * r as u32);
             let corners = [(x, y), (x + CELL.0, y), (x + CELL.0, y + CELL.1), (x, y + CELL.1), (x, y)];
@@ -99,8 +100,9 @@ impl HeatMap {
         root.draw(&Text::new(shown, at(x + CELL.0 / 2, y + CELL.1 / 2), style))
     }
 
-    /// Where a figure lies between the lowest (0) and the highest (1) on a logarithmic scale. What is more than four
-    /// times the lowest counts as the highest: one bad point shall not wash out the differences between good ones.
+    /// Returns the position of a value between the lowest (0) and the highest (1) on a logarithmic
+    /// scale. Values above four times the lowest count as the highest, so that one bad point does
+    /// not hide the differences between good ones.
     fn share(&self, figure: f64) -> f64 {
         let all = || self.cells.iter().flatten().flatten().copied();
         let lowest = all().fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE);
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bad_point_does_not_wash_out_the_others() {
+    fn one_bad_point_does_not_hide_the_differences_between_others() {
         let map = HeatMap {
             title: String::new(),
             x: ("", vec![String::new(); 4]),

@@ -1,4 +1,4 @@
-"""Recomputes the sums of a recorded round from its messages alone.
+"""Recomputes the sums of a recorded round from its messages.
 
 Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module documentation, shares
 no code with the crate and needs only the standard library. It repeats the server's work after the last
@@ -13,7 +13,7 @@ import struct
 import sys
 
 PRIME = 2**61 - 1
-# X25519 and ML-KEM-768 keys, and the commitment to the nonce.
+# The length of the X25519 and ML-KEM-768 keys and of the commitment to the nonce.
 KEYS_LEN = 32 + 1184 + 32
 PROTOCOL = b"deltafl-secagg/2/"
 
@@ -327,7 +327,7 @@ def main(file):
         inputs = [published["inputs"][f"{slot}/{device}"] for device in survivors]
         plain = [sum(column) % 2**ring for column in zip(*inputs)]
         assert total == plain, f"plain sum of slot {slot}"
-        print(f"slot {slot}: the sum of {len(survivors)} devices is right")
+        print(f"slot {slot}: the sum of {len(survivors)} devices is correct")
 
 
 if __name__ == "__main__":

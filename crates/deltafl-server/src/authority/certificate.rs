@@ -1,4 +1,4 @@
-//! What the three kinds of certificate say.
+//! The contents of the three kinds of certificates.
 //!
 //! ```text
 //! authority   FEDERATION.authority.deltafl            may sign certificates
@@ -6,7 +6,7 @@
 //! device      NAME.device.FEDERATION.deltafl          client authentication
 //! ```
 //!
-//! Names stand as DNS names among the subject's alternative names, because that is the one field that every TLS library
+//! Names are DNS names in the subject alternative names, the one field that every TLS library
 //! parses strictly.
 
 use deltafl_wire::identity::{DeviceName, FederationName, IdentityError};
@@ -16,27 +16,27 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// ECDSA on P-256: what browsers, curl and every TLS library read.
+/// ECDSA on P-256, which browsers, curl and every TLS library support.
 pub(super) static ALGORITHM: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
 
-/// Length of an uncompressed point of P-256.
+/// The length of an uncompressed point of P-256.
 const POINT_LEN: usize = 65;
 
-/// Machines whose clocks disagree by less than this trust a new certificate at once.
+/// The clock difference between machines that a new certificate tolerates.
 const SLACK: Duration = Duration::minutes(10);
 
-/// The name of the authority in its own certificate.
+/// Returns the name of the authority in its certificate.
 pub(super) fn authority_name(federation: &FederationName) -> String {
     format!("{federation}.authority.deltafl")
 }
 
-/// The name of a device in its certificate.
+/// Returns the name of a device in its certificate.
 pub(super) fn device_name(federation: &FederationName, device: &DeviceName) -> String {
     format!("{device}.device.{federation}.deltafl")
 }
 
-/// The authority's own certificate. Its subject depends on the federation alone, so that the issuer can be made again
-/// from the stored key.
+/// Returns the authority's certificate. Its subject depends only on the federation, so that the
+/// issuer can be restored from the stored key.
 pub(super) fn authority(federation: &FederationName, days: u32) -> Result<CertificateParams, IdentityError> {
     let mut params = named(&authority_name(federation), days)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -44,7 +44,7 @@ pub(super) fn authority(federation: &FederationName, days: u32) -> Result<Certif
     Ok(params)
 }
 
-/// A server's certificate.
+/// Returns a server's certificate.
 pub(super) fn server(hosts: &[String], days: u32) -> Result<CertificateParams, IdentityError> {
     let mut params = valid_for(days);
     for host in hosts {
@@ -57,7 +57,7 @@ pub(super) fn server(hosts: &[String], days: u32) -> Result<CertificateParams, I
     Ok(params)
 }
 
-/// A device's certificate.
+/// Returns a device's certificate.
 pub(super) fn device(
     federation: &FederationName,
     device: &DeviceName,
@@ -70,16 +70,16 @@ pub(super) fn device(
     Ok(params)
 }
 
-/// A new key for TLS.
+/// Generates a TLS key.
 pub(super) fn new_key() -> Result<KeyPair, IdentityError> {
     KeyPair::generate_for(ALGORITHM).map_err(unmade)
 }
 
-/// The public half of a device's TLS key, as it came over the network.
+/// The public part of a device's TLS key, as received from the network.
 pub(super) struct PublicPoint<'a>(&'a [u8]);
 
 impl<'a> PublicPoint<'a> {
-    /// An uncompressed point; whether it lies on the curve shows at the first handshake.
+    /// Parses an uncompressed point. The first handshake checks that it is on the curve.
     pub(super) fn new(bytes: &'a [u8]) -> Option<Self> {
         (bytes.len() == POINT_LEN && bytes[0] == 4).then_some(Self(bytes))
     }
@@ -95,12 +95,12 @@ impl PublicKeyData for PublicPoint<'_> {
     }
 }
 
-/// The error of a certificate that could not be made.
+/// Returns the error for a certificate that could not be issued.
 pub(super) fn unmade(error: rcgen::Error) -> IdentityError {
     IdentityError::Certificate(Box::new(error))
 }
 
-/// The issuer, made again from its key.
+/// Restores the issuer from its key.
 pub(super) fn issuer<S: SigningKey>(
     federation: &FederationName,
     key: S,

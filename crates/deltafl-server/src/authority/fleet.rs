@@ -1,4 +1,4 @@
-//! Many devices in one file: what `deltafl swarm` plays.
+//! Many devices in one file, for `deltafl swarm`.
 
 use std::path::Path;
 
@@ -26,11 +26,11 @@ struct File {
     authority: String,
     #[serde(with = "hexadecimal")]
     authority_key: [u8; 32],
-    devices: Vec<Entry>,
+    devices: Vec<RosterEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct RosterEntry {
     name: DeviceName,
     number: u32,
     certificate: String,
@@ -39,7 +39,7 @@ struct Entry {
     signing: [u8; 32],
 }
 
-impl Drop for Entry {
+impl Drop for RosterEntry {
     fn drop(&mut self) {
         self.tls.zeroize();
         self.signing.zeroize();
@@ -47,7 +47,7 @@ impl Drop for Entry {
 }
 
 impl Fleet {
-    /// Issues `count` devices with the numbers from `first` on, called `device-00000` and so forth.
+    /// Issues `count` devices numbered from `first`, named `device-00000` and so on.
     pub fn issue(authority: &Authority, first: u32, count: u32, days: u32) -> Result<Self, IdentityError> {
         let issue = |number: u32| {
             let name = DeviceName::try_from(format!("device-{number:05}")).expect("letters and digits");
@@ -56,12 +56,12 @@ impl Fleet {
         Ok(Self { devices: (first..first.saturating_add(count)).map(issue).collect::<Result<_, _>>()? })
     }
 
-    /// Writes the devices into a new file for its owner's eyes only.
+    /// Writes the devices to a new file that only its owner can read.
     pub fn write(&self, path: &Path) -> Result<(), IdentityError> {
         let Some(first) = self.devices.first() else {
             return Err(folder::malformed(path, "device"));
         };
-        let entry = |device: &DeviceIdentity| Entry {
+        let entry = |device: &DeviceIdentity| RosterEntry {
             name: device.name().clone(),
             number: device.number(),
             certificate: STANDARD.encode(device.certificate()),
@@ -74,18 +74,18 @@ impl Fleet {
             authority_key: first.authority_key(),
             devices: self.devices.iter().map(entry).collect(),
         };
-        let json = Zeroizing::new(serde_json::to_vec(&file).expect("text and numbers are JSON"));
+        let json = Zeroizing::new(serde_json::to_vec(&file).expect("text and numbers serialise to JSON"));
         folder::write_secret(path, &json)
     }
 
-    /// Reads the devices of a file.
+    /// Reads the devices from a file.
     pub fn read(path: &Path) -> Result<Self, IdentityError> {
         let text = folder::read_secret(path)?;
         let refused = || folder::malformed(path, "fleet of devices");
         let file: File = serde_json::from_str(&text).map_err(|_| refused())?;
         let decoded = |text: &str| STANDARD.decode(text).map_err(|_| refused());
         let authority = CertificateDer::from(decoded(&file.authority)?);
-        let device = |entry: &Entry| {
+        let device = |entry: &RosterEntry| {
             let certified = Certified {
                 certificate: decoded(&entry.certificate)?.into(),
                 number: entry.number,

@@ -1,4 +1,4 @@
-//! Who is at the other end: the one place that reads a name out of a certificate.
+//! The identity of the peer. Only this module reads names from certificates.
 
 use deltafl_wire::identity::{DeviceName, FederationName, Fingerprint};
 use rustls::pki_types::CertificateDer;
@@ -11,30 +11,31 @@ pub struct Peer {
     pub federation: FederationName,
     /// Its name.
     pub device: DeviceName,
-    /// The certificate that it showed.
+    /// The certificate that it presented.
     pub fingerprint: Fingerprint,
 }
 
-/// A certificate that names no device.
+/// The error for a certificate without a device name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the certificate names no device of a federation")]
+#[error("the certificate contains no device name of a federation")]
 pub struct NotADevice;
 
 impl Peer {
-    /// The device that a certificate names. Whether to believe it is the handshake's business.
+    /// Returns the device named in a certificate. The handshake verifies the certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotADevice> {
         let name = only_name(certificate).ok_or(NotADevice)?;
         let (device, federation) = split(&name).ok_or(NotADevice)?;
-        Ok(Self { federation, device, fingerprint: Fingerprint::of(certificate) })
+        Ok(Self { federation, device, fingerprint: Fingerprint::for_certificate(certificate) })
     }
 }
 
-/// The federation that an authority's certificate names.
+/// Returns the federation named in an authority's certificate.
 pub(super) fn authority_of(certificate: &CertificateDer<'_>) -> Option<FederationName> {
     only_name(certificate)?.strip_suffix(".authority.deltafl")?.parse().ok()
 }
 
-/// The DNS name of a certificate that has exactly one: two would leave open which one counts.
+/// Returns the DNS name of a certificate that has exactly one. With two names it would be
+/// ambiguous.
 fn only_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
     let mut names = parsed.valid_dns_names();

@@ -1,4 +1,4 @@
-//! The revoked certificates, shared by every connection.
+//! The revoked certificates, shared by all connections.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,17 +14,17 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// Nothing revoked.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self { revoked: Arc::default(), version: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Whether a certificate is revoked.
+    /// Returns `true` if a certificate is revoked.
     pub fn contains(&self, fingerprint: &Fingerprint) -> bool {
         self.revoked.read().unwrap_or_else(PoisonError::into_inner).contains(fingerprint)
     }
 
-    /// Takes another set in force, and wakes the connections when it differs.
+    /// Replaces the set and notifies the connections if it differs.
     pub fn replace(&self, revoked: HashSet<Fingerprint>) {
         let mut current = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
         if *current != revoked {
@@ -34,7 +34,7 @@ impl Revocations {
         }
     }
 
-    /// Wakes whenever the set changes: a live connection then asks [`Self::contains`] again.
+    /// Returns when the set changes. An open connection then calls [`Self::contains`] again.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }

@@ -1,4 +1,5 @@
-//! A server's identity: `server.pem` (its certificate and the authority's) and `server.key` in a folder.
+//! A server's identity: `server.pem` (its certificate and the authority's) and `server.key` in a
+//! folder.
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +15,7 @@ use super::Revocations;
 use super::peer::authority_of;
 use super::tls::{self, Clients};
 
-/// What proves to devices that this is the server of their federation.
+/// The credentials that identify a server to the devices of its federation.
 pub struct ServerIdentity {
     certificate: CertificateDer<'static>,
     authority: CertificateDer<'static>,
@@ -30,7 +31,7 @@ impl ServerIdentity {
         Self { certificate, authority, key: Zeroizing::new(key.serialize_der()) }
     }
 
-    /// The identity in a folder.
+    /// Reads the identity from a folder.
     pub fn open(path: &Path) -> Result<Self, IdentityError> {
         let file = path.join("server.pem");
         let mut chain = folder::read_certificates(&file)?.into_iter();
@@ -40,7 +41,7 @@ impl ServerIdentity {
         Ok(Self { certificate, authority, key: folder::read_private_key(&path.join("server.key"))? })
     }
 
-    /// Writes the identity into a folder that holds none.
+    /// Writes the identity to a folder that contains none.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
         folder::create(path)?;
         let key = Zeroizing::new(folder::pem_block("PRIVATE KEY", &self.key));
@@ -49,7 +50,7 @@ impl ServerIdentity {
         folder::write_public(&path.join("server.pem"), &chain)
     }
 
-    /// Its certificate.
+    /// The server's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
@@ -59,12 +60,12 @@ impl ServerIdentity {
         &self.authority
     }
 
-    /// The federation that it serves; `None` if its authority is none of ours.
+    /// The federation of the server, or `None` if a foreign authority issued its certificate.
     pub fn federation(&self) -> Option<FederationName> {
         authority_of(&self.authority)
     }
 
-    /// TLS for clients that must show the certificate of a device that is not revoked.
+    /// Returns a TLS configuration that requires the certificate of a device that is not revoked.
     pub fn mutual_tls(
         &self,
         revocations: &Revocations,
@@ -73,7 +74,8 @@ impl ServerIdentity {
         self.tls(Clients::Certified, revocations, alpn)
     }
 
-    /// TLS for clients that may come without a certificate: browsers, and devices that enrol.
+    /// Returns a TLS configuration for clients with or without a certificate, such as browsers and
+    /// devices that enrol.
     pub fn open_tls(
         &self,
         revocations: &Revocations,
@@ -96,6 +98,6 @@ impl ServerIdentity {
 
 impl fmt::Debug for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServerIdentity({})", Fingerprint::of(&self.certificate))
+        write!(f, "ServerIdentity({})", Fingerprint::for_certificate(&self.certificate))
     }
 }

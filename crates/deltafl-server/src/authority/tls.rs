@@ -1,4 +1,4 @@
-//! The server's side of TLS 1.3, and nothing older.
+//! The server side of TLS 1.3. Older versions are not supported.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use rustls::{
 
 use super::{Peer, Revocations};
 
-/// Whether a client must show a certificate.
+/// Whether a client must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clients {
-    /// Each must.
+    /// Every client must present one.
     Certified,
-    /// One that shows a certificate must show a good one.
+    /// A certificate is optional, but must be valid if presented.
     Anyone,
 }
 
-/// The server's side.
+/// Returns the TLS configuration of the server.
 pub(super) fn server(
     chain: Vec<CertificateDer<'static>>,
     key: PrivatePkcs8KeyDer<'static>,
@@ -32,7 +32,7 @@ pub(super) fn server(
     revocations: &Revocations,
     alpn: &[&[u8]],
 ) -> Result<Arc<ServerConfig>, IdentityError> {
-    let authority = chain.last().expect("a chain ends with the authority");
+    let authority = chain.last().expect("the last certificate of a chain is the authority's");
     let builder = WebPkiClientVerifier::builder_with_provider(roots(authority)?.into(), provider());
     let inner = match clients {
         Clients::Certified => builder.build()?,
@@ -47,7 +47,7 @@ pub(super) fn server(
     Ok(Arc::new(config))
 }
 
-/// Verifies as rustls does, and then that the certificate names a device and has not been revoked.
+/// Verifies like rustls. Then checks that the certificate names a device and is not revoked.
 #[derive(Debug)]
 struct Unrevoked {
     inner: Arc<dyn ClientCertVerifier>,

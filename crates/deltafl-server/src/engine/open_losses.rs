@@ -1,12 +1,12 @@
-//! Open mode: devices that agreed to it tell their losses one by one.
+//! Open mode: devices that agreed to it send their individual losses.
 
 use std::collections::HashMap;
 
-use deltafl::exchange::{Drawn, Round};
+use deltafl::exchange::{CohortMember, Round};
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{blob_of, proto};
+use deltafl_wire::{params_blob, proto};
 use tokio::time::Instant;
 
 use super::Remote;
@@ -14,16 +14,16 @@ use crate::hub::{Address, Event, Outbound, Purpose, Status, What};
 use crate::refusal::Refusal;
 
 impl Remote {
-    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    /// Returns F_k(w) of each answering device, per track, in cohort order.
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());
-        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let params = tracks.iter().map(|params| params_blob(params).to_wire()).collect();
         let question =
             Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
         let reached = reached.filter_map(|drawn| Some((self.line.hub.address(drawn.device.0)?, *drawn)));
-        let mut awaited: HashMap<Address, Drawn> = reached.collect();
+        let mut awaited: HashMap<Address, CohortMember> = reached.collect();
         // Before the question is sent: the end of a session is announced for devices that are engaged.
         let _engaged = self.line.hub.engage(awaited.keys().copied());
         awaited.retain(|address, _| self.line.hub.send(*address, &question));
@@ -34,9 +34,9 @@ impl Remote {
         let told = self.hear_losses(awaited, tracks.len());
         self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
-            let of_device = |drawn: &Drawn| {
+            let of_device = |drawn: &CohortMember| {
                 let losses = told.get(&drawn.device.0)?;
-                let weight = round.terms.weights.of(losses.examples) as f64;
+                let weight = round.terms.weights.weight(losses.examples) as f64;
                 DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
@@ -46,7 +46,7 @@ impl Remote {
 
     fn hear_losses(
         &mut self,
-        mut awaited: HashMap<Address, Drawn>,
+        mut awaited: HashMap<Address, CohortMember>,
         tracks: usize,
     ) -> HashMap<u32, proto::Losses> {
         let deadline = Instant::now() + self.rules.deadlines.input;

@@ -1,80 +1,83 @@
-//! Whether a sum can be one of answers that keep to the rules.
+//! Plausibility checks of sums.
 //!
-//! Nobody sees an answer, but an answer that was made up shows in the sum: more devices in the tail than answered, weight
-//! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
-//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/src/explanation/threat-model.md).
+//! The server sees no single answer, but some invalid answers are visible in the sum. Examples are
+//! more devices in the tail than answered, weight without devices, entries out of range, and
+//! non-finite parameters. Such a sum changes no parameters: the round is aborted and restarted.
+//! These checks do not detect an attacker that stays within the bounds
+//! (docs/src/explanation/threat-model.md).
 
 use deltafl::evaluation::Measure;
-use deltafl::exchange::Sum;
+use deltafl::exchange::CohortSum;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::superquantile::private::QuantileQuery;
 use deltafl::terms::Clip;
 
-/// The most examples of a device that a sum is believed to hold.
+/// The maximum plausible number of examples of a device.
 const MOST_EXAMPLES: f64 = 4_294_967_296.0;
-/// Units of a weight, and of an entry of an update (docs/src/reference/api.md).
+/// The units of a weight and of an entry of an update (docs/src/reference/api.md).
 const WEIGHT_UNIT: f64 = 65_536.0;
 const UPDATE_UNIT: f64 = 16_777_216.0;
 
-/// Why a sum is not believed.
+/// The reason for which a sum is implausible.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Implausible {
-    /// More devices than answered.
-    #[error("{tail} devices in the tail and {refused} left out are more than the {answered} that answered")]
+    /// The sum counts more devices than answered.
+    #[error("{tail} devices in the tail and {refused} refusals exceed the {answered} that answered")]
     Devices {
-        /// In the tail.
+        /// The number of devices in the tail.
         tail: u64,
-        /// Left out by themselves.
+        /// The number of devices that refused.
         refused: u64,
-        /// That answered.
+        /// The number of devices that answered.
         answered: u64,
     },
-    /// A weight that these devices cannot have.
+    /// The weight is impossible for these devices.
     #[error("{tail} devices cannot weigh {weight}")]
     Weight {
-        /// In the tail.
+        /// The number of devices in the tail.
         tail: u64,
         /// Their weight.
         weight: f64,
     },
-    /// An entry beyond what devices may hand in.
-    #[error("entry {entry} of a sum is beyond what its devices may hand in")]
+    /// An entry exceeds the bound on the devices' answers.
+    #[error("entry {entry} of a sum exceeds the bound on the answers of its devices")]
     Entry {
-        /// Which.
+        /// The index of the entry.
         entry: usize,
     },
-    /// Parameters that would not be numbers any more.
+    /// Parameters would become non-finite.
     #[error("parameter {entry} would not be finite")]
     NotFinite {
-        /// Which.
+        /// The index of the parameter.
         entry: usize,
     },
-    /// A step longer than the server allows.
-    #[error("the step has norm {norm}, and {most} is the most that is allowed")]
+    /// The step exceeds the limit of the server.
+    #[error("the step has norm {norm}, above the limit of {most}")]
     Norm {
         /// ‖Δ‖.
         norm: f64,
-        /// The most.
+        /// The limit.
         most: f64,
     },
 }
 
-/// How far w may move in a round.
+/// The bounds on the change of w in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Step {
-    /// The most that the operator allows.
+    /// The operator's limit.
     pub(super) most: Option<f64>,
-    /// How long the update of a device may be, and so the mean of any.
+    /// The maximum norm of a device's update, and thus of any mean of updates.
     pub(super) clip: Option<Clip>,
 }
 
 impl Step {
-    /// The longest step that so many devices of this weight can make of `params` parameters.
+    /// Returns the maximum norm of a step of `params` parameters by this many devices with this
+    /// weight.
     fn longest(&self, kept: f64, weight: f64, params: usize) -> Option<f64> {
         let of_clip = self.clip.map(|clip| {
-            // Each device rounds its weight and each of its entries by half a unit.
+            // Each device rounds its weight and each entry by at most half a unit.
             let rounded = 0.5 * kept / weight;
             clip.get() * (1.0 + rounded / WEIGHT_UNIT + 1e-9) + (params as f64).sqrt() * rounded / UPDATE_UNIT
         });
@@ -83,11 +86,11 @@ impl Step {
 }
 
 /// Checks the sum of the answers to a query; `cohort` devices were asked.
-pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
+pub(super) fn check(query: &Query, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
     match &query.ask {
         Ask::Update { .. } => check_update(&query.params, sum, cohort, step),
         Ask::Quantile(QuantileQuery::Histogram(_)) => {
-            // Each device puts its number of examples into one place.
+            // Each device adds its number of examples to one bin.
             let most = sum.answered as f64 * MOST_EXAMPLES;
             let over = sum.values.iter().position(|&value| value as f64 > most);
             over.map_or(Ok(()), |entry| Err(Implausible::Entry { entry }))
@@ -98,7 +101,7 @@ pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Resu
 }
 
 /// Each device puts 1 into one place of each measure.
-fn check_evaluation(measures: &[Measure], sum: &Sum) -> Result<(), Implausible> {
+fn check_evaluation(measures: &[Measure], sum: &CohortSum) -> Result<(), Implausible> {
     let mut start = 0;
     for measure in measures {
         let mut devices = 0u64;
@@ -111,7 +114,7 @@ fn check_evaluation(measures: &[Measure], sum: &Sum) -> Result<(), Implausible> 
     Ok(())
 }
 
-fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
+fn check_update(params: &Params, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
     // What comes back beside w is bounded as w is; how far w may move is another matter.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, tail, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
@@ -123,7 +126,7 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result
     if weight > tail as f64 * MOST_EXAMPLES || (tail == 0 && weight > 0.0) {
         return Err(Implausible::Weight { tail, weight });
     }
-    // A device leaves out what is above 2^62 / cohort, and rounds by half a unit.
+    // A device omits entries above 2^62 / cohort and rounds by at most half a unit.
     let most = tail as f64 * (2f64.powi(62) / cohort.max(1) as f64 + 1.0);
     let mut squares = 0.0;
     let at = params.as_slice().iter().map(|&w| (w, true)).chain(std::iter::repeat((0.0, false)));
@@ -173,11 +176,11 @@ mod tests {
             correction: None,
         };
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
-        let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
+        let sum = CohortSum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
         check(&query, &sum, COHORT, step)
     }
 
-    /// The sum of eight devices that all move to (1, 1) with ten examples.
+    /// Returns the sum of eight devices that all move to (1, 1) with ten examples.
     fn honest() -> Vec<u64> {
         let mut sum = vec![0; UpdateCode::len(2)];
         for _ in 0..8 {
@@ -210,7 +213,7 @@ mod tests {
         assert!(matches!(with(|sum| sum[3] = 0), Err(Implausible::Weight { tail: 0, .. })));
         assert!(matches!(with(|sum| sum[2] = u64::MAX), Err(Implausible::Weight { .. })));
         assert_eq!(with(|sum| sum[1] = i64::MIN as u64), Err(Implausible::Entry { entry: 1 }));
-        // Hardly any weight behind a large entry: w would leave the numbers.
+        // Almost no weight with a large entry: w would become non-finite.
         let thin = |sum: &mut Vec<u64>| (sum[0], sum[2]) = (1 << 61, 0);
         assert_eq!(with(thin), Ok(()), "no weight moves nothing");
         let norm = |most| checked(honest(), Some(most));
@@ -230,7 +233,7 @@ mod tests {
             }
             sum
         };
-        // All in one direction, with weights that do not fit into the units.
+        // All in one direction, with weights that are not multiples of the unit.
         for weight in [1.0, 1.0 / 3.0, 1e-4, 250.7] {
             assert_eq!(checked_step(sum_of(&[(7.3, weight); 8]), step), Ok(()), "{weight}");
         }
@@ -250,7 +253,7 @@ mod tests {
         let checked = |entries: &[(usize, u64)]| {
             let mut values = vec![0; query.answer_len()];
             entries.iter().for_each(|&(entry, devices)| values[entry] = devices);
-            let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
+            let sum = CohortSum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
             check(&query, &sum, COHORT, Step { most: None, clip: None })
         };
         let loss = measures[0].places();
@@ -268,7 +271,7 @@ mod tests {
         let params = Params::from(vec![0.0]);
         let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
         let query = Query::new(params, Ask::Quantile(bins));
-        let sum = |values: Vec<u64>| Sum {
+        let sum = |values: Vec<u64>| CohortSum {
             values,
             answered: 8,
             traffic: Traffic::default(),

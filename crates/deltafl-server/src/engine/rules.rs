@@ -1,48 +1,51 @@
-//! How rounds are run with devices that come and go.
+//! Rules for rounds with devices that connect and disconnect.
 
 use std::time::Duration;
 
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
+use deltafl_wire::threat::ThreatAssumptions;
 
 use crate::round::Deadlines;
 
-/// How rounds are run with devices that come and go.
+/// Rules for rounds with devices that connect and disconnect.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// m: the devices that are enough for a round. More may be drawn, and the invitation closes when so many have come.
+    /// m: the number of devices that a round needs. More may be drawn, and the invitation closes
+    /// when this many have joined.
     pub cohort: usize,
-    /// Devices that must be there before a round begins.
+    /// The number of devices that must be ready before a round begins.
     pub present: usize,
-    /// The fewest devices in a sum.
+    /// The minimum number of devices in a sum.
     pub quorum: usize,
-    /// Against whom rounds protect their devices.
-    pub guard: Guard,
-    /// δ, the share that may drop out, in thousandths.
+    /// The adversary against which rounds protect their devices.
+    pub guard: ThreatAssumptions,
+    /// δ, the fraction of devices that may drop out, in thousandths.
     pub dropping: Permille,
-    /// How long devices may take.
+    /// The time limits for devices.
     pub deadlines: Deadlines,
-    /// The longest wait between two attempts when a round came to nothing.
+    /// The maximum delay between two attempts at a round.
     pub pause: Duration,
-    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
-    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
+    /// The number of cohorts that a round tries before it is given up. Devices answer nothing
+    /// twice, so no cohort succeeds once most devices have answered. A round that is given up
+    /// changes no parameters, and the next round asks again.
     pub attempts: u32,
-    /// How long a round waits for the devices of its cohort to come back to a server that goes on with it, and for devices that
-    /// it has not asked when it is begun anew.
+    /// The time for which a resumed round waits for its cohort to reconnect. A restarted round
+    /// waits as long for devices that it has not asked.
     pub come_back: Duration,
-    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
+    /// The maximum norm ‖Δ‖ of a round's step, unlimited if `None`.
     pub max_step: Option<f64>,
 }
 
 impl Rules {
-    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
+    /// Returns the rules for cohorts of m out of `devices` devices. Half of a cohort suffices for a
+    /// sum, and 5 % may collude with a malicious server.
     pub fn new(cohort: usize, devices: usize) -> Self {
         let cohort = cohort.min(devices);
         Self {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),

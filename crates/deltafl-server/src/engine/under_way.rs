@@ -1,19 +1,20 @@
-//! The round under way: whom it has asked, and what a server before this one has summed of it.
+//! The current round: the devices it has asked, and the sums that a previous server has received.
 //!
-//! A server that died is followed by one that reads the questions of the round from the store. Where the last of them has its
-//! sum, the round goes on: the same cohort, the sums that are known, and the next question under new keys. Where a question
-//! was sent and came to no sum, its devices do not answer it again, so the round is begun anew with devices that it has not
-//! asked anything. The same holds when a cohort comes to no sum while the server lives. No device is asked the same question
-//! of secure aggregation twice.
+//! After a crash the next server reads the questions of the round from the store. If the last of
+//! them has a sum, the round resumes with the same cohort, the known sums, and the next question
+//! under new keys. If a question was sent and has no sum, its devices do not answer it again. The
+//! round then restarts with devices that it has not asked. The same applies when the aggregation of
+//! a cohort fails on a running server. No device receives the same question of secure aggregation
+//! twice.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use deltafl::exchange::Sum;
+use deltafl::exchange::CohortSum;
 use tokio::runtime::Handle;
 
 use crate::store::{Fence, Lease, Slot, SlotKey, Store, StoreError};
 
-/// Keeps the questions of the round under way in the store, and their sums as soon as they are known.
+/// Stores the questions of the current round and their sums as soon as they are known.
 #[derive(Clone, Debug)]
 pub struct RoundJournal {
     store: Store,
@@ -21,7 +22,8 @@ pub struct RoundJournal {
 }
 
 impl RoundJournal {
-    /// For the server that holds this lease. Once another one has taken over, nothing is kept any more.
+    /// Creates the store for the holder of this lease. Once another server has taken over, writes
+    /// are refused.
     pub fn new(store: Store, lease: &Lease) -> Self {
         Self { store, fence: lease.to_fence() }
     }
@@ -34,40 +36,46 @@ impl RoundJournal {
         runtime.block_on(self.store.keep_asked(&self.fence, key, slot))
     }
 
-    pub(super) fn summed(&self, runtime: &Handle, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+    pub(super) fn summed(
+        &self,
+        runtime: &Handle,
+        key: SlotKey,
+        sums: &[CohortSum],
+    ) -> Result<(), StoreError> {
         runtime.block_on(self.store.keep_sums(&self.fence, key, sums))
     }
 }
 
-/// The server before this one asked this cohort, or this round, something else: the experiment or the options have changed.
+/// The previous server sent this cohort or this round a different question, because the experiment
+/// or the options have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the round was begun with another cohort or with other questions")]
+#[error("the round was started with a different cohort or different questions")]
 pub(super) struct BegunOtherwise;
 
-/// What is known of the round under way.
+/// The known state of the current round.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    /// Seed and t.
+    /// The seed and t.
     round: (u64, u64),
-    /// Questions asked so far, over all cohorts.
+    /// The number of questions so far, over all cohorts.
     questions: u64,
-    /// The devices that were asked any of them.
+    /// The devices that received any of them.
     asked: BTreeSet<u32>,
-    /// What a server before this one left, until all of it is used.
+    /// The remaining questions of a previous server.
     left: Option<Left>,
-    /// Whether the next cohort is another one for the same round.
+    /// Whether the next cohort is a retry of the same round.
     again: bool,
 }
 
-/// What a server left of a round.
+/// The questions of a round left by a previous server.
 #[derive(Debug)]
 struct Left {
     cohort: BTreeSet<u32>,
-    sums: VecDeque<(blake3::Hash, Vec<Sum>)>,
+    sums: VecDeque<(blake3::Hash, Vec<CohortSum>)>,
 }
 
 impl UnderWay {
-    /// The round of which a server before this one asked these questions.
+    /// Restores the round of which a previous server sent these questions.
     pub(super) fn resumed(round: (u64, u64), slots: Vec<Slot>) -> Self {
         let questions = slots.len() as u64;
         let asked = slots.iter().flat_map(|slot| slot.asked.iter().copied()).collect();
@@ -84,49 +92,50 @@ impl UnderWay {
         Self { round, questions, asked, left, again }
     }
 
-    /// Turns to the round that is asked about; another one than before is new.
+    /// Selects a round. Resets the state if the round is new.
     pub(super) fn turn_to(&mut self, round: (u64, u64)) {
         if self.round != round {
             *self = Self { round, ..Self::default() };
         }
     }
 
-    /// Seed and t.
+    /// Returns the seed and t.
     pub(super) fn round(&self) -> (u64, u64) {
         self.round
     }
 
-    /// The cohort with which a server before this one began the round, while something that it summed is not used yet.
+    /// Returns the cohort of a previous server while some of its sums are unused.
     pub(super) fn left_cohort(&self) -> Option<&BTreeSet<u32>> {
         self.left.as_ref().map(|left| &left.cohort)
     }
 
-    /// The next cohort is another one for this round.
+    /// Marks the next cohort as a retry of this round.
     pub(super) fn begin_anew(&mut self) {
         (self.left, self.again) = (None, true);
     }
 
-    /// Whether the next cohort is another one for this round, which is noted as drawn.
+    /// Returns `true` if the next cohort is a retry of this round, and clears the mark.
     pub(super) fn take_again(&mut self) -> bool {
         std::mem::take(&mut self.again)
     }
 
-    /// Whether nobody was asked anything yet.
+    /// Returns `true` if no device has received a question.
     pub(super) fn is_untouched(&self) -> bool {
         self.asked.is_empty()
     }
 
-    /// Whether a device was asked something in this round.
+    /// Returns `true` if a device has received a question in this round.
     pub(super) fn has_asked(&self, device: u32) -> bool {
         self.asked.contains(&device)
     }
 
-    /// The sums of a question that a server before this one asked of this cohort; `None` if the question is a new one.
+    /// Returns the sums of a question that a previous server sent to this cohort, or `None` for a
+    /// new question.
     pub(super) fn known(
         &mut self,
         cohort: &BTreeSet<u32>,
         question: &blake3::Hash,
-    ) -> Result<Option<Vec<Sum>>, BegunOtherwise> {
+    ) -> Result<Option<Vec<CohortSum>>, BegunOtherwise> {
         let Some(left) = &mut self.left else { return Ok(None) };
         let next = left.sums.pop_front().filter(|(known, _)| known == question && left.cohort == *cohort);
         if left.sums.is_empty() || next.is_none() {
@@ -135,7 +144,7 @@ impl UnderWay {
         next.map(|(_, sums)| Some(sums)).ok_or(BegunOtherwise)
     }
 
-    /// Notes that these devices are asked, and returns what the question is kept under.
+    /// Records that these devices receive a question, and returns its key in the store.
     pub(super) fn ask(&mut self, devices: impl IntoIterator<Item = u32>) -> SlotKey {
         let (seed, round) = self.round;
         let key = SlotKey { seed, round, number: self.questions };
@@ -155,8 +164,8 @@ mod tests {
         blake3::hash(&[n])
     }
 
-    fn sums(n: u64) -> Vec<Sum> {
-        vec![Sum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
+    fn sums(n: u64) -> Vec<CohortSum> {
+        vec![CohortSum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
     }
 
     fn slot(n: u8, cohort: [u32; 3], summed: bool) -> Slot {

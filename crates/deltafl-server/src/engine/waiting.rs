@@ -1,4 +1,4 @@
-//! Waiting for the devices of a round that was begun before.
+//! Waiting for the devices of a round that has already started.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::Remote;
 use crate::hub::Hub;
 
-/// How often a server that waits looks whether it is to stop.
+/// The interval at which a waiting server checks whether it must stop.
 pub(super) const GLANCE: Duration = Duration::from_millis(200);
 
-/// How often the round loop logs that it waits for devices.
+/// The interval at which the round loop logs that it waits for devices.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// Logs how many devices are connected, ready and wanted while the round loop waits for them.
+/// Logs the number of connected, ready and required devices while the round loop waits.
 pub(super) struct WaitingLog {
     wanted: usize,
     next: Instant,
@@ -26,7 +26,7 @@ impl WaitingLog {
         Self { wanted, next: Instant::now() + LOG_EVERY / 3 }
     }
 
-    /// Logs if the last entry is old enough.
+    /// Writes a log entry if the last one is old enough.
     pub(super) fn note(&mut self, hub: &Hub) {
         if Instant::now() < self.next {
             return;
@@ -39,10 +39,10 @@ impl WaitingLog {
 }
 
 impl Remote {
-    /// Waits for the cohort with which a server before this one began the round. Returns whether enough of it are there to go
-    /// on; those that are missing count as vanished.
+    /// Waits for the cohort of a previous server's round. Returns `true` if enough of its devices
+    /// are ready to resume. Missing devices count as dropped out.
     pub(super) fn comes_back(&mut self, cohort: &BTreeSet<u32>) -> Result<bool, ExchangeError> {
-        // Where cohorts are drawn, each key set-up has a draw of its own.
+        // If cohorts are drawn, each key set-up has its own draw.
         if self.opening(self.setups + 1).is_some() {
             return Ok(false);
         }
@@ -51,7 +51,8 @@ impl Remote {
         Ok(there(&ready) >= self.rules.quorum)
     }
 
-    /// Waits for devices that this round has not asked anything, and gives the round up if there are too few.
+    /// Waits for devices that this round has not asked, and gives up the round if there are too
+    /// few.
     pub(super) fn others(&mut self) -> Result<Reachable, ExchangeError> {
         let known = self.line.hub.known();
         let fresh: Vec<bool> = (0..)
@@ -75,8 +76,8 @@ impl Remote {
         Ok(Reachable::Some(self.drawn(ready)))
     }
 
-    /// Waits until `enough` holds of the devices that are ready, [`Rules::come_back`] at most. Returns which devices are
-    /// ready then. `wanted` is the number of devices for the log.
+    /// Waits until `enough` holds for the ready devices, at most for [`Rules::come_back`]. Returns
+    /// the devices that are ready then. `wanted` is the number of devices for the log.
     fn wait_until(
         &mut self,
         wanted: usize,

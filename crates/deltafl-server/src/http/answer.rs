@@ -1,4 +1,4 @@
-//! Answers to requests that cannot be served, as JSON with the reason.
+//! Error responses as JSON with the reason.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -7,21 +7,21 @@ use serde_json::json;
 
 use crate::store::StoreError;
 
-/// Why a request is not served. What is the server's own affair is logged and not told.
+/// The reason for which a request failed. Internal errors are logged and not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// No such path, federation, version.
+    /// The path, federation or version does not exist.
     NotFound,
-    /// A request that makes no sense, and why.
+    /// The request is invalid, with the reason.
     Bad(&'static str),
-    /// A certificate is needed, or another one.
+    /// The certificate is missing or not permitted.
     Forbidden(&'static str),
     /// The token or the name was refused.
     Refused(&'static str),
-    /// Too many at once.
+    /// Too many requests.
     TooMany,
-    /// The server's own trouble.
+    /// An internal error.
     Internal,
 }
 
@@ -32,8 +32,8 @@ impl IntoResponse for Problem {
             Self::Bad(reason) => (StatusCode::BAD_REQUEST, reason),
             Self::Forbidden(reason) => (StatusCode::FORBIDDEN, reason),
             Self::Refused(reason) => (StatusCode::CONFLICT, reason),
-            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many requests; come back later"),
-            Self::Internal => (StatusCode::SERVICE_UNAVAILABLE, "the server is in trouble; try again"),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many requests; retry later"),
+            Self::Internal => (StatusCode::SERVICE_UNAVAILABLE, "internal error; try again"),
         };
         (status, Json(json!({ "error": reason }))).into_response()
     }

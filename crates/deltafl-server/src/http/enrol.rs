@@ -1,4 +1,4 @@
-//! Enrolment: a device that has a token gets a certificate and a number.
+//! Enrolment: a device with a token receives a certificate and a number.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::{HttpState, Problem};
 
 use crate::store::NewDevice;
 
-/// The authority's keys are not on this server.
+/// The error if the authority's keys are not on this server.
 const NOT_HERE: Problem = Problem::Forbidden("devices do not enrol here: ask whoever keeps the authority");
 
-/// The authority's certificate: what a device with a token compares with the fingerprint in it.
+/// Returns the authority's certificate. A device compares it with the fingerprint in its token.
 pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<impl IntoResponse, Problem> {
     let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
     let pem = to_pem(&[enrolment.authority.certificate()]);
@@ -30,11 +30,11 @@ pub(super) async fn enrol(
     request: Result<Json<EnrolRequest>, JsonRejection>,
 ) -> Result<Json<EnrolAnswer>, Problem> {
     let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
-    let Json(request) = request.map_err(|_| Problem::Bad("not an enrolment request"))?;
-    let token: Token = request.token.parse().map_err(|_| Problem::Bad("not a token"))?;
-    let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("not a TLS key"))?;
+    let Json(request) = request.map_err(|_| Problem::Bad("invalid enrolment request"))?;
+    let token: Token = request.token.parse().map_err(|_| Problem::Bad("invalid token"))?;
+    let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("invalid TLS key"))?;
     if KeyRoster::new().add(DeviceId(0), &request.signing_key).is_err() {
-        return Err(Problem::Bad("not a sound Ed25519 key"));
+        return Err(Problem::Bad("invalid Ed25519 key"));
     }
     let asked = DeviceRequest { name: request.name, tls_key, signing_key: request.signing_key };
     let mut certified = enrolment
@@ -45,9 +45,9 @@ pub(super) async fn enrol(
         name: asked.name,
         number: None,
         signing_key: asked.signing_key,
-        fingerprint: Fingerprint::of(&certified.certificate),
+        fingerprint: Fingerprint::for_certificate(&certified.certificate),
     };
-    // The certificate leaves the server only if the token holds.
+    // The certificate leaves the server only if the token is valid.
     certified.number = state.store.redeem(&state.federation, &token.hash(), &device).await?;
     enrolment.enrolled.notify_one();
     tracing::info!(number = certified.number, "a device enrolled");

@@ -1,4 +1,4 @@
-//! Connections: TLS, time limits, and a bound on how many there are.
+//! Connections: TLS, time limits, and a limit on their number.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,16 +27,16 @@ use super::{Client, HttpState, LONGEST_BODY, Problem, router};
 use crate::authority::Peer;
 use crate::refusal::Refusal;
 
-/// Bounds on what clients can make the server do.
+/// Limits on the resources that clients can use.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Connections at once.
+    /// The maximum number of connections.
     pub connections: usize,
-    /// Time for a TLS handshake, and for the head of a request.
+    /// The time limit for a TLS handshake and for the head of a request.
     pub patience: Duration,
-    /// Requests a second from one address, in the long run.
+    /// The sustained number of requests per second from one address.
     pub per_second: f64,
-    /// Requests from one address at once.
+    /// The number of requests from one address in a burst.
     pub burst: f64,
 }
 
@@ -46,7 +46,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// What every connection shares.
+/// The state shared by all connections.
 struct Connections {
     router: Router,
     tls: Option<TlsAcceptor>,
@@ -65,8 +65,8 @@ impl Connections {
     }
 }
 
-/// Serves until `shutdown` is done. Then it closes the socket, lets running requests finish, and cuts the connections that
-/// take longer than the patience.
+/// Serves until `shutdown` completes. Then it closes the socket, waits for running requests, and
+/// closes connections that exceed the time limit.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -84,7 +84,7 @@ pub async fn serve(
         closing,
     });
     let room = Arc::new(Semaphore::new(limits.connections));
-    // Dropping it ends the connections that are left.
+    // Dropping it closes the remaining connections.
     let mut serving = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -96,13 +96,13 @@ pub async fn serve(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: connections that end give them back.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Most likely out of file descriptors, which closed connections release.
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // Beyond the bound, connections are closed at once rather than kept waiting.
+        // Connections beyond the limit are closed immediately and do not wait.
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let connections = Arc::clone(&connections);
         serving.spawn(async move {
@@ -165,7 +165,7 @@ async fn answer(
         return Problem::TooMany.into_response();
     }
     let (head, body) = request.into_parts();
-    // A body that comes a byte a minute, or does not end, holds its connection no longer than a head does.
+    // A slow or endless body occupies its connection no longer than a head does.
     let body = match timeout(connections.patience, to_bytes(Body::new(body), LONGEST_BODY)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => return connections.refuse(Refusal::TooLong, "the body is too long"),

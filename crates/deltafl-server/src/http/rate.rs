@@ -1,14 +1,15 @@
-//! How often one address may ask: a bucket of tokens that fills with time.
+//! The request rate of one address: a token bucket.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Addresses remembered; beyond, those with full buckets are forgotten, which changes nothing for them.
+/// The number of stored addresses. Beyond it, full buckets are removed, which has no effect on
+/// their addresses.
 const REMEMBERED: usize = 10_000;
 
-/// A bucket per address.
+/// The token buckets by address.
 #[derive(Debug)]
 pub(super) struct Rate {
     per_second: f64,
@@ -27,7 +28,7 @@ impl Rate {
         Self { per_second, burst, buckets: Mutex::default() }
     }
 
-    /// Takes a token; `false` when there is none left.
+    /// Takes a token. Returns `false` if the bucket is empty.
     pub(super) fn allows(&self, address: IpAddr, now: Instant) -> bool {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= REMEMBERED {

@@ -1,5 +1,5 @@
-//! What devices fetch: the roster, the contract of the data, and the params of the present question and of the last finished
-//! round, by their hash.
+//! The blobs that devices fetch by hash: the roster, the data contract, and the params of the
+//! current question and of the last finished round.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use deltafl::params::Params;
 use deltafl_wire::BlobId;
 
-/// Bytes by their hash. A few at a time: a list is searched faster than it is hashed.
+/// Blobs by hash. There are few, so a linear search is faster than a hash map.
 #[derive(Debug, Default)]
 pub(crate) struct Blobs(Mutex<Shelves>);
 
@@ -15,48 +15,48 @@ pub(crate) struct Blobs(Mutex<Shelves>);
 struct Shelves {
     roster: Option<(blake3::Hash, Bytes)>,
     contract: Option<(blake3::Hash, Bytes)>,
-    /// Of the present question.
+    /// The params of the current question.
     params: Vec<(blake3::Hash, Bytes)>,
-    /// After the last finished round.
+    /// The params after the last finished round.
     newest: Vec<(blake3::Hash, Bytes)>,
-    /// Counts how often there were newer ones.
+    /// The generation of the newest params.
     generation: u64,
 }
 
 impl Blobs {
-    /// Keeps a roster in place of the one before.
+    /// Replaces the roster.
     pub(crate) fn keep_roster(&self, bytes: Bytes) -> BlobId {
-        let id = BlobId::of(&bytes);
+        let id = BlobId::for_bytes(&bytes);
         self.shelves().roster = Some((id.hash, bytes));
         id
     }
 
-    /// Keeps the contract of the data.
+    /// Stores the data contract.
     pub(crate) fn keep_contract(&self, bytes: Bytes) {
         self.shelves().contract = Some((blake3::hash(&bytes), bytes));
     }
 
-    /// Keeps exactly these parameters, until the next call.
+    /// Stores exactly these parameters until the next call.
     pub(crate) fn keep_params<'p>(&self, params: impl Iterator<Item = &'p Params>) {
         let mut shelves = self.shelves();
         shelves.params = shelves.with_bytes(params);
     }
 
-    /// Keeps these as the newest parameters, in place of those before.
+    /// Replaces the newest parameters.
     pub(crate) fn keep_newest<'p>(&self, params: impl Iterator<Item = &'p Params>) {
         let mut shelves = self.shelves();
         shelves.newest = shelves.with_bytes(params);
         shelves.generation += 1;
     }
 
-    /// The newest parameters, and a number that grows whenever there are newer ones.
+    /// Returns the newest parameters and their generation, which increases with every update.
     pub(crate) fn newest(&self) -> (u64, Vec<BlobId>) {
         let shelves = self.shelves();
         let id = |(hash, bytes): &(blake3::Hash, Bytes)| BlobId { hash: *hash, len: bytes.len() as u64 };
         (shelves.generation, shelves.newest.iter().map(id).collect())
     }
 
-    /// The bytes of a hash.
+    /// Returns the bytes with this hash.
     pub(crate) fn find(&self, hash: &blake3::Hash) -> Option<Bytes> {
         let shelves = self.shelves();
         let others = shelves.roster.iter().chain(&shelves.contract);
@@ -70,7 +70,7 @@ impl Blobs {
 }
 
 impl Shelves {
-    /// Some parameters with their bytes, each vector once; bytes that are kept already are shared.
+    /// Serialises parameters without duplicates. Bytes that are already stored are shared.
     fn with_bytes<'p>(&self, params: impl Iterator<Item = &'p Params>) -> Vec<(blake3::Hash, Bytes)> {
         let mut kept: Vec<(blake3::Hash, Bytes)> = Vec::new();
         for params in params {

@@ -1,11 +1,11 @@
-//! The session of a device: from its Hello to the end of its stream.
+//! The session of a device, from Hello to the end of its stream.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
-use deltafl_wire::{Assembly, PART, PartError, VERSION};
+use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// What is left for small messages when the present round calls for none.
+/// The limit for small messages when the current round requires none.
 const SMALL: usize = 64 << 10;
 
-/// A device that said who it is.
+/// A device that sent its Hello.
 #[derive(Debug)]
 pub(crate) struct Session {
     hub: Arc<Hub>,
@@ -27,19 +27,20 @@ pub(crate) struct Session {
     shared: Arc<SharedSession>,
 }
 
-/// How a session ended.
+/// The reason for the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// The device left, came back on another stream, or the server shuts down.
+    /// The device disconnected, opened another stream, or the server is shutting down.
     Left,
-    /// The server ended it, and the connection with it.
+    /// The server ended the session and the connection.
     Expelled,
 }
 
 impl Hub {
-    /// Opens the session of a device. `certified` is the name in its certificate, if there is one: no other name is
-    /// accepted. An earlier session of the same device ends: the device lost that connection and the server has not
-    /// noticed yet. A server that is shutting down opens no session, because nothing would end it.
+    /// Opens the session of a device. `certified` is the name in its certificate, if any, and no
+    /// other name is accepted. An earlier session of the same device ends, because the device has
+    /// lost that connection. A server that is shutting down opens no session, because no code would
+    /// end it.
     pub(crate) fn open_session(
         self: &Arc<Self>,
         hello: &Hello,
@@ -85,7 +86,7 @@ impl Hub {
 }
 
 impl ConnectedDevices {
-    /// Whether a device says hello more often than a bad connection explains.
+    /// Returns `true` if a device sends Hello more often than a bad connection explains.
     fn says_hello_too_often(&mut self, device: u32) -> bool {
         let now = Instant::now();
         let lately = self.hellos.entry(device).or_insert(Hellos { since: now, count: 0 });
@@ -97,21 +98,21 @@ impl ConnectedDevices {
     }
 }
 
-/// A message of a device that is coming in.
+/// An incoming message of a device.
 #[derive(Default)]
 struct Incoming {
-    assembly: Assembly,
-    /// Room among the messages that are coming in.
+    assembly: Reassembly,
+    /// The reserved room for incoming messages.
     room: Option<OwnedSemaphorePermit>,
-    /// When all of it must be there.
+    /// The deadline for the complete message.
     deadline: Option<Instant>,
-    /// Bytes still to come of a message that nobody awaits: they are thrown away as they come.
+    /// The remaining bytes of a message that is not awaited. They are discarded.
     unwanted: usize,
 }
 
 impl Incoming {
-    /// When the device must have said more: after one patience, or when the whole message is due. A device that is in the
-    /// middle of nothing may be silent.
+    /// Returns the deadline for the next part: after one `patience`, or when the whole message is
+    /// due. Without a partial message there is no deadline.
     fn due(&self, patience: Duration) -> Option<Instant> {
         let partial = self.unwanted > 0 || self.assembly.is_partial();
         let next = Instant::now() + patience;
@@ -120,12 +121,12 @@ impl Incoming {
 }
 
 impl Session {
-    /// The device, by its place on the roster.
+    /// The device, by its position on the roster.
     pub(crate) fn device(&self) -> u32 {
         self.address.device
     }
 
-    /// Reads the messages of the device until it leaves or the server ends the session.
+    /// Reads the messages of the device until it disconnects or the server ends the session.
     pub(crate) async fn listen(&self, stream: Streaming<FromDevice>) -> SessionEnd {
         tokio::select! {
             () = self.shared.closed.notified() => {}
@@ -135,7 +136,7 @@ impl Session {
         if self.shared.disconnects.load(Ordering::Relaxed) { SessionEnd::Expelled } else { SessionEnd::Left }
     }
 
-    /// Tells the round loop that the session has ended, if the device was in a round.
+    /// Notifies the round loop of the end of the session if the device was in a round.
     pub(crate) async fn announce_end(self) {
         if self.shared.in_round.load(Ordering::Relaxed) {
             self.tell(What::Gone).await;
@@ -186,7 +187,8 @@ impl Session {
         })
     }
 
-    /// Takes in a part of a message; the message, if this was its last. A long one must be awaited, and must come in time.
+    /// Adds a part of a message. Returns the message if the part was the last. A long message must
+    /// be awaited and must arrive in time.
     async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<What>, Refusal> {
         let (limit, total) = (self.hub.longest.load(Ordering::Relaxed).max(SMALL), part.total as usize);
         if total > limit {
@@ -196,7 +198,7 @@ impl Session {
             incoming.unwanted = incoming.unwanted.saturating_sub(part.data.len().max(1));
             return Ok(None);
         }
-        if !incoming.assembly.is_partial() && total > PART {
+        if !incoming.assembly.is_partial() && total > FRAGMENT {
             if !self.take_expected() {
                 self.hub.refusals.count(Refusal::Late);
                 incoming.unwanted = total.saturating_sub(part.data.len());
@@ -210,19 +212,19 @@ impl Session {
                 incoming.deadline = None;
                 Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
             }
-            Err(PartError::TooLong { .. }) => Err(Refusal::TooLong),
+            Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
         }
     }
 
-    /// Whether a message of this device is awaited; it counts as come from now on.
+    /// Returns `true` if a message of this device is awaited, and clears the mark.
     fn take_expected(&self) -> bool {
         let mut connected = self.hub.connected();
         connected.peer_mut(self.address).is_some_and(|peer| std::mem::take(&mut peer.expected))
     }
 
-    /// Waits until a long message fits among those that are coming in; meanwhile the device is not read from, and HTTP/2
-    /// holds it back. From then on the message has its time.
+    /// Waits until there is room for a long message. Meanwhile the server does not read from the
+    /// device, and HTTP/2 applies back-pressure. The time limit of the message starts afterwards.
     async fn make_room(&self, total: usize, incoming: &mut Incoming) {
         let capacity = *self.hub.capacity.lock().unwrap_or_else(PoisonError::into_inner);
         let kibibytes = u32::try_from((total >> 10).min(capacity)).unwrap_or(u32::MAX);
@@ -232,7 +234,7 @@ impl Session {
         incoming.deadline = Some(Instant::now() + patience + time);
     }
 
-    /// Notes that the device can be drawn, if it holds the roster in force.
+    /// Marks the device as ready if it has the current roster.
     fn set_ready(&self, roster: &[u8]) {
         self.update(|progress, known| {
             let is_newest = known.hash().as_bytes() == roster;
@@ -240,7 +242,7 @@ impl Session {
         });
     }
 
-    /// Notes that the device cannot be drawn until it is ready again.
+    /// Marks the device as not available until it is ready again.
     fn set_declined(&self) {
         self.update(|progress, _| progress.set_declined());
     }
@@ -273,7 +275,7 @@ impl Session {
     }
 }
 
-/// What a broken stream says about the device: a message over the limit or not of the protocol, or a lost connection.
+/// Classifies a stream error: a message that is too long or invalid, or a lost connection.
 fn refusal_of(status: &Status) -> Option<Refusal> {
     match status.code() {
         tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => Some(Refusal::TooLong),

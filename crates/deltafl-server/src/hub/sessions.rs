@@ -1,4 +1,5 @@
-//! The states of all sessions, for operators and for tests, and the time limit within which a device becomes ready.
+//! The states of all sessions, for operators and for tests, and the time limit within which a
+//! device becomes ready.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +26,9 @@ pub enum SessionState {
     Fetching,
     /// The device can be drawn.
     Ready,
-    /// The device does not take part for now.
+    /// The device declined to participate for now.
     Declined,
-    /// The device takes part in the present round.
+    /// The device participates in the current round.
     InRound,
 }
 
@@ -108,7 +109,7 @@ impl fmt::Display for SessionList {
 pub struct SessionMonitor(pub(crate) Weak<Hub>);
 
 impl SessionMonitor {
-    /// Returns the sessions, or `None` once the server is gone.
+    /// Returns the sessions, or `None` if the server no longer exists.
     pub fn sessions(&self) -> Option<SessionList> {
         self.0.upgrade().map(|hub| hub.sessions())
     }
@@ -121,16 +122,16 @@ pub(super) struct Progress {
     since: Instant,
     /// Calls that wait for their turn to fetch the newest params.
     queued: u32,
-    /// When the present round began to involve the device.
+    /// The time at which the current round began to involve the device.
     in_round: Option<Instant>,
-    /// The time that the device has to become ready, not counting its time in the queue and in rounds.
+    /// The time limit for the device to become ready, without its time in the queue and in rounds.
     allowance: Duration,
-    /// When that time is over; `None` while it does not run.
+    /// The deadline, or `None` while the time limit is paused.
     deadline: Option<Instant>,
 }
 
 impl Progress {
-    /// A device that has this time to become ready.
+    /// Creates the progress of a device with this time limit to become ready.
     pub(super) fn new(allowance: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -161,7 +162,7 @@ impl Progress {
         self.deadline = runs.then(|| Instant::now() + self.allowance);
     }
 
-    /// The device sent Ready for the roster in force.
+    /// The device sent Ready for the current roster.
     pub(super) fn set_ready(&mut self) {
         self.enter(SessionState::Ready);
     }
@@ -177,14 +178,14 @@ impl Progress {
         self.enter(if self.queued > 0 { SessionState::Queued } else { SessionState::Joining });
     }
 
-    /// The device sent Ready for another roster: its time limit runs on.
+    /// The device sent Ready for another roster. Its time limit continues.
     pub(super) fn set_outdated(&mut self) {
         if matches!(self.state, SessionState::Ready | SessionState::Declined) {
             self.enter(SessionState::Joining);
         }
     }
 
-    /// The state to report, and since when.
+    /// Returns the state and its start.
     fn shown(&self) -> (SessionState, Instant) {
         self.in_round.map_or((self.state, self.since), |since| (SessionState::InRound, since))
     }
@@ -201,7 +202,7 @@ pub(super) struct SharedSession {
 }
 
 impl SharedSession {
-    /// Ends the session; the device may come back on the same connection.
+    /// Ends the session. The device may open another on the same connection.
     pub(super) fn close_session(&self) {
         self.closed.notify_one();
     }
@@ -214,7 +215,7 @@ impl SharedSession {
 }
 
 impl Limits {
-    /// The time that a device has to become ready if it has to fetch this many bytes for it.
+    /// Returns the time limit for a device that must fetch this many bytes to become ready.
     pub(super) fn ready_allowance(&self, bytes: u64) -> Duration {
         self.ready_within + Duration::from_secs_f64(bytes as f64 / f64::from(self.min_rate.max(1)))
     }
@@ -239,17 +240,18 @@ impl Hub {
         }
     }
 
-    /// Notes that a device fetches the roster or params.
+    /// Records that a device fetches the roster or params.
     pub(crate) fn note_fetch(&self, device: u32) {
         if let Some(peer) = self.connected().devices.get_mut(&device)
             && peer.progress.state == SessionState::Joining
         {
-            // The time limit runs on: a device that fetches again and again gains nothing.
+            // The time limit continues, so that repeated fetches do not extend it.
             (peer.progress.state, peer.progress.since) = (SessionState::Fetching, Instant::now());
         }
     }
 
-    /// Stops the time limit of a device until the result is dropped: it waits for its turn to fetch so many bytes.
+    /// Pauses the time limit of a device until the result is dropped, while it waits for its turn
+    /// to fetch this many bytes.
     pub(super) fn queue(&self, device: u32, bytes: u64) -> Queued<'_> {
         let mut connected = self.connected();
         let roster = connected.known.id.len;
@@ -265,8 +267,8 @@ impl Hub {
         Queued { hub: self, session }
     }
 
-    /// Marks devices as taking part in a round until the result is dropped. Their time limits do not run meanwhile: a
-    /// device that computes reads a new roster afterwards.
+    /// Marks devices as participants of a round until the result is dropped. Their time limits are
+    /// paused meanwhile, because a computing device reads a new roster afterwards.
     pub(crate) fn engage(self: &Arc<Self>, members: impl Iterator<Item = Address>) -> Engaged {
         let (members, now) = (members.collect::<Vec<_>>(), Instant::now());
         let mut connected = self.connected();
@@ -280,7 +282,7 @@ impl Hub {
         Engaged { hub: Arc::clone(self), members }
     }
 
-    /// Disconnects the devices whose time to become ready is over.
+    /// Disconnects the devices that did not become ready in time.
     fn expel_overdue(&self) {
         let (mut connected, now) = (self.connected(), Instant::now());
         for (&device, peer) in &mut connected.devices {
@@ -296,7 +298,7 @@ impl Hub {
     }
 }
 
-/// Disconnects the devices that do not become ready in time, until the hub is closed or gone.
+/// Disconnects devices that do not become ready in time, until the hub is closed or dropped.
 pub(crate) async fn keep_time_limits(hub: Weak<Hub>) {
     loop {
         let Some(pause) = hub.upgrade().map(|hub| hub.limits.ready_within / 8) else { return };
@@ -325,7 +327,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// Devices that take part in a round.
+/// Devices that participate in a round.
 pub(crate) struct Engaged {
     hub: Arc<Hub>,
     members: Vec<Address>,

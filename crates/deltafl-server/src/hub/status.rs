@@ -1,13 +1,13 @@
-//! Where the round loop stands, and by which phases it came there.
+//! The progress of the round loop and the phases of the current round.
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Phases kept of a round: one that is tried again and again forgets how it began.
+/// The number of stored phases of a round. A round with many retries drops its first phases.
 const MOST_PHASES: usize = 64;
 
-/// What a phase is for.
+/// The purpose of a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
@@ -20,48 +20,48 @@ pub enum Purpose {
     Updates,
 }
 
-/// A phase of a round that is over.
+/// A completed phase of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// What it was for.
+    /// The purpose of the phase.
     pub purpose: Purpose,
-    /// Its name.
+    /// The name of the phase.
     pub name: String,
-    /// How long it took.
+    /// The duration of the phase.
     pub seconds: f64,
-    /// Devices that were asked in it.
+    /// The number of devices that were asked.
     pub asked: u64,
-    /// Devices that answered in it: the others dropped out, or were too late.
+    /// The number of devices that answered. The others dropped out or were too late.
     pub answered: u64,
-    /// Whether the round had to be begun anew after it.
+    /// Whether the round had to restart after the phase.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
 
-/// Where the round loop stands, for those who watch.
+/// The progress of the round loop, for observers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     /// The seed of the run.
     pub seed: u64,
-    /// t, counted from 0.
+    /// t, starting at 0.
     pub round: u64,
-    /// Key set-ups so far: one per round, one more for each attempt.
+    /// The number of key set-ups so far: one per round and one for each retry.
     pub setups: u64,
-    /// What the present phase is for.
+    /// The purpose of the current phase.
     pub purpose: Purpose,
-    /// The present phase; empty between rounds.
+    /// The current phase, empty between rounds.
     pub phase: &'static str,
-    /// Devices asked in it.
+    /// The number of devices asked in it.
     pub asked: usize,
-    /// Devices that have answered in it.
+    /// The number of devices that have answered in it.
     pub answered: usize,
-    /// The phases of this round that are over.
+    /// The completed phases of this round.
     pub phases: Vec<Phase>,
     since: Option<Instant>,
 }
 
 impl Status {
-    /// What the next phases are for, and in which round: another one than before forgets the phases that are over.
+    /// Sets the round and the purpose of the next phases. A new round clears the completed phases.
     pub fn turn_to(&mut self, (seed, round): (u64, u64), purpose: Purpose) {
         self.rest();
         if (self.seed, self.round) != (seed, round) {
@@ -71,19 +71,19 @@ impl Status {
         self.setups += u64::from(purpose == Purpose::Keys);
     }
 
-    /// A phase begins in which so many devices are asked.
+    /// Starts a phase in which this many devices are asked.
     pub fn enter(&mut self, phase: &'static str, asked: usize) {
         self.rest();
         (self.phase, self.asked, self.answered) = (phase, asked, 0);
         self.since = Some(Instant::now());
     }
 
-    /// A device has answered.
+    /// Counts an answer.
     pub fn heard(&mut self) {
         self.answered += 1;
     }
 
-    /// The phase is over, and no other begins yet.
+    /// Ends the phase without starting another.
     pub fn rest(&mut self) {
         let Some(since) = self.since.take() else { return };
         if self.phases.len() == MOST_PHASES {
@@ -100,7 +100,7 @@ impl Status {
         (self.phase, self.asked, self.answered) = ("", 0, 0);
     }
 
-    /// The cohort came to no sum.
+    /// Records that the aggregation of the cohort failed.
     pub fn fail(&mut self) {
         self.rest();
         if let Some(last) = self.phases.last_mut() {

@@ -1,4 +1,5 @@
-//! Turns in which devices that were away get the newest params: a fleet that comes at once does not fetch at once.
+//! The queue in which returning devices fetch the newest params. It limits the load of a fleet that
+//! connects at once.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -7,24 +8,24 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::time::sleep_until;
 
-/// How far the bytes that were granted may run ahead of the clock: a timer is no finer than a millisecond, and small models
-/// would wait for it.
+/// How far granted bytes may run ahead of the clock. Timers have a resolution of a millisecond, for
+/// which small models would otherwise wait.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// Grants bytes at a rate, in the order in which they are asked for.
+/// Grants bytes at a rate, in the order of requests.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// Bytes per second.
     rate: u64,
     granted: Mutex<Granted>,
-    /// The params of which each device had its turn last, by their generation.
+    /// The generation of the params of each device's last turn.
     last: std::sync::Mutex<HashMap<u32, u64>>,
 }
 
-/// What was granted so far.
+/// The bytes granted so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Granted {
-    /// When all of it has been sent at the rate.
+    /// The time at which all of them have been sent at the rate.
     sent: Instant,
 }
 
@@ -34,15 +35,17 @@ impl Turns {
         Self { rate: rate.max(1), granted, last: std::sync::Mutex::default() }
     }
 
-    /// Whether a device asks for params of this generation for the first time; it counts as asked from now on.
+    /// Returns `true` if a device requests this generation of params for the first time, and
+    /// records the request.
     pub(super) fn is_first(&self, device: u32, generation: u64) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.insert(device, generation) != Some(generation)
     }
 
-    /// Waits until so many bytes may be sent. Whoever gives up while it waits takes nothing from the others.
+    /// Waits until this many bytes may be sent. A request that is cancelled while it waits uses no
+    /// bytes.
     pub(super) async fn wait(&self, bytes: u64) {
-        // Tokio's mutex lets those who wait in one after the other.
+        // Tokio's mutex is fair, so requests proceed in order.
         let mut granted = self.granted.lock().await;
         sleep_until(granted.next().into()).await;
         granted.grant(Instant::now(), bytes, self.rate);
@@ -50,12 +53,12 @@ impl Turns {
 }
 
 impl Granted {
-    /// When more may be granted.
+    /// Returns the time at which more may be granted.
     fn next(&self) -> Instant {
         self.sent.checked_sub(AHEAD).unwrap_or(self.sent)
     }
 
-    /// Grants so many bytes more.
+    /// Grants this many more bytes.
     fn grant(&mut self, now: Instant, bytes: u64, rate: u64) {
         self.sent = self.sent.max(now) + Duration::from_secs_f64(bytes as f64 / rate as f64);
     }
@@ -79,7 +82,7 @@ mod tests {
             );
             granted.grant(now, 500, 1000);
         }
-        // What nobody wanted for a while is not saved up.
+        // Unused bytes do not accumulate.
         let later = begun + Duration::from_secs(3600);
         granted.grant(later, 500, 1000);
         assert_eq!(granted.sent, later + Duration::from_millis(500));

@@ -1,11 +1,11 @@
-//! What the service knows about the connection of a request.
+//! The connection of a request, as the service sees it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Waker};
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The name in its certificate.
@@ -13,13 +13,13 @@ pub(crate) struct Caller {
     state: Arc<ConnectionState>,
 }
 
-/// What the service knows of the connection.
+/// The connection state that the service needs.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
-    /// The device that it said it is, by its place on the roster.
+    /// The device of the Hello, by its position on the roster.
     device: OnceLock<u32>,
     disconnected: AtomicBool,
-    /// The task that reads from the connection, to be woken when the caller is disconnected.
+    /// The task that reads from the connection. It is woken when the caller is disconnected.
     reader: Mutex<Option<Waker>>,
 }
 
@@ -28,28 +28,28 @@ impl Caller {
         Self { certified, state }
     }
 
-    /// The name in its certificate, where there is one.
+    /// Returns the name in its certificate, if any.
     pub(crate) fn certified(&self) -> Option<&str> {
         self.certified.as_deref()
     }
 
-    /// Notes that the device said who it is; until then the connection has a deadline.
+    /// Records the Hello of the device. Until then the connection has a deadline.
     pub(crate) fn set_identified(&self, device: u32) {
-        // On a connection whose certificate names it, a device has one name.
+        // On a connection with a device certificate, a device has one name.
         let _ = self.state.device.set(device);
     }
 
-    /// The device, once it said who it is.
+    /// Returns the device after its Hello.
     pub(crate) fn identified(&self) -> Option<u32> {
         self.state.device.get().copied()
     }
 
-    /// Breaks the connection off, with every call on it.
+    /// Closes the connection with all its calls.
     pub(crate) fn disconnect(&self) {
         self.state.disconnect();
     }
 
-    /// Whether the connection is broken off. The task that asks is woken when it is.
+    /// Returns `true` if the connection was closed. The calling task is woken when it is.
     pub(super) fn is_disconnected(&self, context: &Context<'_>) -> bool {
         let mut reader = self.state.reader();
         if !reader.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
@@ -58,7 +58,7 @@ impl Caller {
         self.state.is_broken_off()
     }
 
-    /// Fails once the connection is broken off.
+    /// Fails if the connection was closed.
     pub(super) fn check_connected(&self) -> io::Result<()> {
         if self.state.is_broken_off() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }

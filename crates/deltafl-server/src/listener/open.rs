@@ -1,4 +1,4 @@
-//! The connections that are open, from accept to close, so that a server can wait for them and cut them.
+//! The open connections, from accept to close, so that a server can wait for them and close them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ impl OpenConnections {
         Some(OpenConnection { id, state, all: Arc::clone(self) })
     }
 
-    /// Ends the accept loop and every handshake. Connections that are established stay open.
+    /// Ends the accept loop and every handshake. Established connections stay open.
     pub(crate) fn stop_accepting(&self) {
         self.registry().is_closing = true;
         self.closing.send_replace(true);
@@ -57,7 +57,7 @@ impl OpenConnections {
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 
-    /// Stops accepting and breaks off every connection that is open. Returns their number.
+    /// Stops accepting and closes every open connection. Returns their number.
     pub(crate) fn cut(&self) -> usize {
         self.stop_accepting();
         let open: Vec<_> = self.registry().open.values().cloned().collect();

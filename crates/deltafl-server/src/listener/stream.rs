@@ -16,13 +16,13 @@ use tonic::transport::server::Connected;
 use super::{Caller, CountedConnection, OpenConnection, PendingConnection};
 use crate::refusal::{Refusal, Refusals};
 
-/// An accepted connection. It breaks off if the device does not identify itself in time, so that half a
-/// request, sent a byte a minute, holds nothing. It also breaks off if the service expels the device and
-/// when the server cuts all connections.
+/// An accepted connection. It closes if the device does not send its Hello in time, so that a slow
+/// partial request occupies no resources. It also closes if the service expels the device and when
+/// the server closes all connections.
 pub(crate) struct Connection {
     stream: MaybeTls<TlsStream<TcpStream>>,
     caller: Caller,
-    /// Runs out unless the device says who it is.
+    /// The deadline for the Hello.
     identify_by: Option<Pin<Box<Sleep>>>,
     refusals: Arc<Refusals>,
     _counted: Option<CountedConnection>,
@@ -44,7 +44,7 @@ impl Connection {
         Self { stream, caller, identify_by, refusals, _counted: counted, _permit: permit, _open: open }
     }
 
-    /// Whether the device has been silent about itself for too long.
+    /// Returns `true` if the device missed the deadline for its Hello.
     fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
         let Some(sleep) = &mut self.identify_by else { return false };
         if self.caller.identified().is_some() {
@@ -80,8 +80,8 @@ impl AsyncRead for Connection {
     }
 }
 
-/// Writes fail, too, once the connection is broken off: HTTP/2 does not read while it waits for a peer that
-/// does not take what it is sent.
+/// Writes also fail once the connection is closed. HTTP/2 does not read while it waits for a peer
+/// that does not read.
 impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,

@@ -1,4 +1,4 @@
-//! What may be shown of how models serve the examples that devices hold out: bounds of figures over a cohort, and no bin.
+//! The publishable evaluation on held-out examples: bounds of figures over a cohort, without bins.
 
 use deltafl_data::run_folder::RoundLine;
 use deltafl_wire::card::HeldOutFigures;
@@ -6,14 +6,18 @@ use serde::Serialize;
 
 use crate::store::CommittedRound;
 
-/// What the cohort of a round told of the metric that tables report, under each track.
+/// The cohort's evaluation of the main metric under each track.
 pub(super) fn primary(lines: &[RoundLine], tracks: usize) -> Vec<Vec<HeldOutFigures>> {
     super::per_track(lines, tracks, |record| {
-        record.evaluations.iter().filter_map(|told| HeldOutFigures::of(told).into_iter().next()).collect()
+        record
+            .evaluations
+            .iter()
+            .filter_map(|told| HeldOutFigures::from_evaluation(told).into_iter().next())
+            .collect()
     })
 }
 
-/// A committed round, for anybody who asks.
+/// The public form of a committed round.
 #[derive(Serialize)]
 pub(crate) struct PublicRound {
     #[serde(flatten)]
@@ -23,7 +27,7 @@ pub(crate) struct PublicRound {
 }
 
 impl PublicRound {
-    /// The round without the histograms that its cohort told.
+    /// Removes the histograms of the cohort from a round.
     pub(super) fn of(mut round: CommittedRound) -> Self {
         let tracks = round.lines.iter().map(|line| line.record.track + 1).max().unwrap_or(0);
         let held_out = primary(&round.lines, tracks);

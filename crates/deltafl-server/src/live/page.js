@@ -343,8 +343,8 @@ function drawKnob() {
     text += ` Over ${number(known.losses[track].devices)} devices the median loss was ${of(50)} and the 90th percentile was ${of(90)}.`;
   }
   at("choice").textContent = text;
-  // The command works in the folder in which `deltafl enrol device` wrote the identity. A public server
-  // requires no identity.
+  // The command works in the folder in which `deltafl enrol device` wrote the identity. A public
+  // server requires no identity.
   const who = state.public ? `--federation ${state.about.federation}` : "--identity identity";
   at("command").textContent =
     `deltafl model pull --theta ${theta.toFixed(2)} --server ${location.origin} ${who} --out model.safetensors`;

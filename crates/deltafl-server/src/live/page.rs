@@ -1,4 +1,4 @@
-//! The page, and the JSON that it draws.
+//! The page and the JSON that it displays.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use super::held_out::PublicRound;
 use super::{About, Now, Shown};
 use crate::http::{Access, HttpState, Problem};
 
-/// Pages that listen at once.
+/// The maximum number of concurrent event streams.
 const LISTENERS: usize = 200;
-/// Rounds in one answer.
+/// The maximum number of rounds in one response.
 const MOST_ROUNDS: u32 = 1000;
 
-/// Where a federation stands.
+/// The state of a federation.
 #[derive(Serialize)]
 pub(crate) struct Snapshot {
     about: About,
     now: Now,
     rounds: Vec<Shown>,
-    /// Whether models are for anybody, and not for devices alone.
+    /// Whether models are public or restricted to devices.
     public: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn snapshot(
     Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.shown(), public }))
 }
 
-/// From which round on, and of which run.
+/// The first round and the seed of a request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct From {
     #[serde(default)]
@@ -88,7 +88,7 @@ async fn first_seed(state: &HttpState) -> Result<u64, Problem> {
     experiment.and_then(|experiment| experiment.seeds.iter().next().copied()).ok_or(Problem::NotFound)
 }
 
-/// Pushes where the round under way stands, whenever that changes, and the rounds committed meanwhile.
+/// Sends the progress of the current round whenever it changes, and newly committed rounds.
 pub(crate) async fn events(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
@@ -119,7 +119,7 @@ struct Change {
     rounds: Vec<Shown>,
 }
 
-/// Makes room for another listener when this one goes.
+/// Frees the slot of an event stream when it ends.
 struct Leaving(&'static AtomicUsize);
 
 impl Drop for Leaving {

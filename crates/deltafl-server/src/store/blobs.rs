@@ -1,4 +1,4 @@
-//! Blobs under the hash of their content.
+//! Blobs by the hash of their content.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,23 +16,23 @@ use super::{Store, StoreError};
 pub struct BlobHash(String);
 
 impl BlobHash {
-    /// The hash of some bytes.
+    /// Computes the hash of some bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes).to_hex().to_string())
     }
 
-    /// As text.
+    /// Returns the hash as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// From text; `None` unless it is 64 lower-case hexadecimal digits.
+    /// Parses a hash. Returns `None` unless the text is 64 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         (text.len() == 64 && text.bytes().all(digit)).then(|| Self(text.to_owned()))
     }
 
-    /// Two levels, so that no folder grows long.
+    /// Returns the path of a blob. Two levels keep folders small.
     fn path(&self) -> ObjectPath {
         ObjectPath::from(format!("{}/{}", &self.0[..2], self.0))
     }
@@ -44,7 +44,7 @@ impl fmt::Display for BlobHash {
     }
 }
 
-/// Where the blobs lie. Opened when first used: whoever only enrols devices makes no folder.
+/// The blob storage. It is opened on first use, so that enrolment alone creates no folder.
 #[derive(Debug)]
 pub(super) struct Blobs {
     place: String,
@@ -87,7 +87,7 @@ fn open(place: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
         return s3(url);
     }
     std::fs::create_dir_all(place).map_err(|source| StoreError::Io { path: place.into(), source })?;
-    // A blob is on the disk before a transaction names it.
+    // A blob is on disk before a transaction refers to it.
     Ok(Arc::new(LocalFileSystem::new_with_prefix(place)?.with_fsync(true)))
 }
 
@@ -106,14 +106,14 @@ fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
 }
 
 impl Store {
-    /// Keeps a blob.
+    /// Stores a blob.
     pub async fn put_blob(&self, bytes: &Bytes) -> Result<BlobHash, StoreError> {
         let hash = BlobHash::of(bytes);
         patiently!(self, self.blobs().put(&hash, bytes))?;
         Ok(hash)
     }
 
-    /// A blob, checked against its hash.
+    /// Returns a blob after checking it against its hash.
     pub async fn blob(&self, hash: &BlobHash) -> Result<Bytes, StoreError> {
         patiently!(self, self.blobs().get(hash))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use deltafl::algorithm::TrackLabel;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::ModelSpec;
 use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
@@ -25,67 +25,67 @@ use super::retry::patiently;
 use super::{Lease, Store, StoreError};
 use crate::hub::Phase;
 
-/// What a commit makes permanent.
+/// The contents of a commit.
 #[derive(Clone, Debug)]
 pub struct Commit<'a> {
-    /// Where training stands: `state.round` rounds are done.
+    /// The training state after `state.round` rounds.
     pub state: &'a State,
-    /// What the tracks are called, in order.
+    /// The names of the tracks, in order.
     pub labels: &'a [TrackLabel],
-    /// The model, so that a device that pulls it knows what to build.
+    /// The model, from which a device that pulls it can build it.
     pub model: &'a ModelSpec,
-    /// The records of all rounds since the commit before.
+    /// The records of all rounds since the previous commit.
     pub lines: &'a [RoundLine],
     /// Phases and drop-outs of the last round.
     pub timeline: &'a [Phase],
     /// Whether these params become a version that devices can pull.
     pub publish: bool,
-    /// How losses lay in these rounds, where they were asked for.
+    /// The loss distributions of these rounds, if requested.
     pub losses: &'a [RoundLosses],
-    /// The contract of the data, which every published model carries.
+    /// The data contract, which every published model contains.
     pub contract: Option<&'a DataContract>,
 }
 
 /// A committed round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommittedRound {
-    /// t, counted from 0.
+    /// t, starting at 0.
     pub round: u64,
-    /// A record per track.
+    /// One record per track.
     pub lines: Vec<RoundLine>,
     /// Phases and drop-outs.
     pub timeline: Vec<Phase>,
-    /// How the losses of the cohort lay at w_t, per track, where they were asked for.
+    /// The distribution of the cohort's losses at w_t, per track, if requested.
     pub losses: Vec<Option<LossPercentiles>>,
-    /// When, in milliseconds since 1970.
+    /// The time of the commit in milliseconds since 1970.
     pub committed_at: i64,
 }
 
-/// What a row of `models` says of a track beside its params.
+/// The fields of a track in a row of `models`, in addition to its params.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TrackAbout {
     #[serde(flatten)]
     pub(super) label: TrackLabel,
-    /// The numbers of its memory, as their bits: JSON has no infinity.
+    /// The numbers of its memory as bit patterns, because JSON has no infinity.
     numbers: BTreeMap<String, u64>,
-    /// The blob of a checkpoint of this track alone, where its memory holds vectors.
+    /// The blob of a checkpoint of this track alone, if its memory contains vectors.
     vectors: Option<String>,
 }
 
 impl TrackAbout {
-    /// η in force.
+    /// The current η.
     pub(super) fn eta(&self) -> Option<f64> {
         self.numbers.get(ETA).copied().map(f64::from_bits)
     }
 
-    fn memory(&self) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(&self) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         self.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
         memory
     }
 }
 
-/// The params of a track, kept already.
+/// The stored params of a track.
 struct KeptTrack {
     about: TrackAbout,
     blob: BlobHash,
@@ -93,8 +93,8 @@ struct KeptTrack {
 }
 
 impl Store {
-    /// Commits rounds: params first, then one transaction that names them. The same commit twice is one commit; a leader
-    /// that has been deposed is refused.
+    /// Commits rounds: writes the params first, then one transaction that refers to them. The
+    /// commit is idempotent. A former leader is refused.
     pub async fn commit(&self, lease: &Lease, commit: &Commit<'_>) -> Result<(), StoreError> {
         let mut tracks = Vec::with_capacity(commit.state.tracks.len());
         for (i, track) in commit.state.tracks.iter().enumerate() {
@@ -108,12 +108,12 @@ impl Store {
         Ok(())
     }
 
-    /// The state after the last committed round of a seed, to the bit.
+    /// Returns the state after the last committed round of a seed, exact to the bit.
     pub async fn state(&self, federation: &FederationName, seed: u64) -> Result<Option<State>, StoreError> {
         patiently!(self, self.try_state(federation, seed))
     }
 
-    /// SHA-256 of the last committed state's checkpoint, and how many rounds it has behind it.
+    /// Returns the SHA-256 of the last committed checkpoint and its number of rounds.
     pub async fn committed(
         &self,
         federation: &FederationName,
@@ -122,7 +122,7 @@ impl Store {
         patiently!(self, self.try_committed(federation, seed))
     }
 
-    /// The committed rounds of a seed from one on.
+    /// Returns the committed rounds of a seed, starting at a given round.
     pub async fn rounds(
         &self,
         federation: &FederationName,
@@ -161,7 +161,7 @@ impl Store {
         })
     }
 
-    /// A checkpoint of one track, where its memory holds vectors: most algorithms have none.
+    /// Returns a checkpoint of one track if its memory contains vectors. Most algorithms have none.
     async fn keep_vectors(&self, state: &State, track: &TrackState) -> Result<Option<String>, StoreError> {
         if track.memory.vectors().next().is_none() {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Store {
         lease.check(&mut transaction).await?;
         let federation = lease.federation();
         match committed(&mut transaction, federation, seed).await? {
-            // The answer to an earlier attempt was lost on its way.
+            // An earlier attempt succeeded, but its response was lost.
             Some((done, known)) if done == round && known == sha256 => return Ok(()),
             Some((done, _)) if done >= round => return Err(StoreError::Conflict { seed, round: done }),
             _ => {}
@@ -281,11 +281,11 @@ impl Store {
         Ok(rounds)
     }
 
-    /// Forgets the questions of committed rounds, and params that nobody can ask for any more: neither published nor of the
-    /// last two states. A failure leaves only rubbish behind.
+    /// Deletes the questions of committed rounds and unreachable params: those that are neither
+    /// published nor part of the last two states. A failure only leaves unused data behind.
     async fn prune(&self, federation: &FederationName, state: &State) {
         if let Err(error) = self.try_prune(federation, state).await {
-            tracing::warn!(%error, "old params could not be removed");
+            tracing::warn!(%error, "failed to remove old params");
         }
     }
 
@@ -334,7 +334,7 @@ impl Store {
     }
 }
 
-/// A row of `rounds`; the losses are not in it.
+/// Parses a row of `rounds`, which does not contain the losses.
 fn committed_round(row: &AnyRow) -> Result<CommittedRound, StoreError> {
     let damaged = |_| StoreError::Damaged { what: "round" };
     let lines: Vec<RoundLine> = serde_json::from_str(&row.try_get::<String, _>(1)?).map_err(damaged)?;
@@ -422,7 +422,7 @@ async fn insert_model(
     Ok(())
 }
 
-/// Rounds fit the databases' integers; a number beyond them finds nothing.
+/// Converts a round to a database integer. A larger number matches no row.
 pub(super) fn signed(round: u64) -> i64 {
     i64::try_from(round).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! One SQL for two databases.
+//! The differences between the two databases, which share their SQL.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -9,7 +9,7 @@ use sqlx::{Any, AnyPool, Connection as _, Executor as _, Transaction};
 
 use super::StoreError;
 
-/// How long a call waits for a connection before its patience is asked.
+/// The time limit for obtaining a connection, before a retry.
 const ACQUIRE: Duration = Duration::from_secs(3);
 
 /// A pool of connections.
@@ -19,16 +19,16 @@ pub(super) struct Database {
     dialect: Dialect,
 }
 
-/// What the two databases do not share.
+/// Database-specific settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// The file.
+    /// The SQLite file.
     Sqlite(PathBuf),
     Postgres,
 }
 
 impl Database {
-    /// A pool that connects when it is first used.
+    /// Creates a pool that connects on first use.
     pub(super) fn connect(url: &str) -> Result<Self, StoreError> {
         static DRIVERS: Once = Once::new();
         DRIVERS.call_once(sqlx::any::install_default_drivers);
@@ -51,7 +51,7 @@ impl Database {
             .after_connect(move |connection, _| {
                 Box::pin(async move {
                     if sqlite {
-                        // A commit is on the disk when it returns; readers never wait for a writer.
+                        // A commit is on disk when it returns, and readers never wait for a writer.
                         connection.execute("PRAGMA journal_mode = WAL").await?;
                         connection.execute("PRAGMA synchronous = FULL").await?;
                         connection.execute("PRAGMA busy_timeout = 2000").await?;
@@ -60,7 +60,8 @@ impl Database {
                     Ok(())
                 })
             })
-            // SQLite ends a transaction itself when the disk is full; the connection still believes in it and begins no other.
+            // SQLite ends a transaction when the disk is full, but the connection does not notice
+            // and cannot begin another.
             .before_acquire(|connection, _| {
                 let sound = !connection.is_in_transaction();
                 Box::pin(async move { Ok(sound) })
@@ -77,7 +78,8 @@ impl Database {
         &self.dialect
     }
 
-    /// A transaction that is going to write. SQLite takes its lock at once: one that reads first could not get it later.
+    /// Begins a write transaction. SQLite takes its write lock immediately, because a transaction
+    /// that reads first might not get it later.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(match self.dialect {
             Dialect::Sqlite(_) => self.pool.begin_with("BEGIN IMMEDIATE").await?,
@@ -85,7 +87,7 @@ impl Database {
         })
     }
 
-    /// Milliseconds since 1970 by the database's clock, which all servers share.
+    /// Returns the milliseconds since 1970 of the database clock, which all servers share.
     pub(super) async fn now(&self, transaction: &mut Transaction<'static, Any>) -> Result<i64, StoreError> {
         let sql = match self.dialect {
             Dialect::Sqlite(_) => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
@@ -115,7 +117,7 @@ mod tests {
         let database = Database::connect(&format!("sqlite:{}/x.sqlite", folder.path().display())).unwrap();
         for _ in 0..8 {
             let mut transaction = database.begin().await.unwrap();
-            // As SQLite does when it finds the disk full.
+            // Same behaviour as SQLite with a full disk.
             transaction.execute("ROLLBACK").await.unwrap();
         }
     }

@@ -9,41 +9,41 @@ use sqlx::{Any, Row as _, Transaction};
 use super::retry::patiently;
 use super::{Store, StoreError};
 
-/// A device that is to be enrolled.
+/// A device to enrol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDevice {
     /// Its name.
     pub name: DeviceName,
-    /// The number that it has been given, if it has one already: it must be the next.
+    /// The number assigned to it, if any. It must be the next free number.
     pub number: Option<u32>,
     /// Its Ed25519 public key.
     pub signing_key: [u8; 32],
-    /// The certificate that it shows.
+    /// The certificate that it presents.
     pub fingerprint: Fingerprint,
 }
 
 /// A device of the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrolledDevice {
-    /// Its place: k. Never given to another.
+    /// Its position k, which is never reused.
     pub number: u32,
     /// Its name.
     pub name: DeviceName,
     /// Its Ed25519 public key.
     pub signing_key: [u8; 32],
-    /// The certificate that it shows.
+    /// The certificate that it presents.
     pub fingerprint: Fingerprint,
-    /// Whether it may no longer take part.
+    /// Whether it was revoked.
     pub revoked: bool,
 }
 
 impl Store {
-    /// Enrols devices, all or none; their numbers follow on those enrolled before. The first number is returned.
+    /// Enrols all devices or none, with consecutive numbers. Returns the first number.
     pub async fn enrol(&self, federation: &FederationName, devices: &[NewDevice]) -> Result<u32, StoreError> {
         patiently!(self, self.try_enrol(federation, devices, None))
     }
 
-    /// Enrols a device that shows a token, and takes one use off it.
+    /// Enrols a device with a token, and consumes one use of the token.
     pub async fn redeem(
         &self,
         federation: &FederationName,
@@ -53,27 +53,28 @@ impl Store {
         patiently!(self, self.try_enrol(federation, std::slice::from_ref(device), Some(token)))
     }
 
-    /// Begins a new version of the roster although nobody was enrolled or revoked: the one before is about to expire.
+    /// Starts a new version of the roster without enrolments or revocations, because the current
+    /// one is about to expire.
     pub async fn renew_roster(&self, federation: &FederationName) -> Result<(), StoreError> {
         patiently!(self, self.try_renew_roster(federation))
     }
 
-    /// The roster, by number, without gaps.
+    /// Returns the roster by number, without gaps.
     pub async fn devices(&self, federation: &FederationName) -> Result<Vec<EnrolledDevice>, StoreError> {
         patiently!(self, self.try_devices(federation))
     }
 
-    /// How many devices are enrolled and not revoked.
+    /// Returns the number of devices that are enrolled and not revoked.
     pub async fn device_count(&self, federation: &FederationName) -> Result<u64, StoreError> {
         patiently!(self, self.try_device_count(federation))
     }
 
-    /// Shuts a device out for good.
+    /// Revokes a device permanently.
     pub async fn revoke(&self, federation: &FederationName, name: &DeviceName) -> Result<(), StoreError> {
         patiently!(self, self.try_revoke(federation, name))
     }
 
-    /// The certificates that are no longer accepted.
+    /// Returns the revoked certificates.
     pub async fn revoked(&self, federation: &FederationName) -> Result<HashSet<Fingerprint>, StoreError> {
         let devices = self.devices(federation).await?;
         Ok(devices.into_iter().filter(|device| device.revoked).map(|device| device.fingerprint).collect())
@@ -86,7 +87,7 @@ impl Store {
         token: Option<&TokenHash>,
     ) -> Result<u32, StoreError> {
         let mut transaction = self.database().begin().await?;
-        // Locks the federation: numbers are given one enrolment at a time.
+        // Locks the federation, so that numbers are assigned to one enrolment at a time.
         touch_roster(&mut transaction, federation).await?;
         let now = self.database().now(&mut transaction).await?;
         if let Some(token) = token {

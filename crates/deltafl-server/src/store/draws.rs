@@ -1,4 +1,4 @@
-//! What a federation draws its cohorts by.
+//! The secret from which a federation draws its cohorts.
 
 use deltafl_secagg::draw::DrawChain;
 use deltafl_wire::identity::{FederationName, from_hex, hex};
@@ -8,8 +8,8 @@ use super::retry::patiently;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Draws cohorts from now on, by a chain that all servers of the federation share. The commitment stands on the next
-    /// roster that the authority signs.
+    /// Starts to draw cohorts with a chain that all servers of the federation share. The next
+    /// roster that the authority signs contains the commitment.
     pub async fn begin_draws(&self, federation: &FederationName) -> Result<(), StoreError> {
         if self.chain(federation).await?.is_some() {
             return Ok(());
@@ -20,7 +20,7 @@ impl Store {
         self.renew_roster(federation).await
     }
 
-    /// The chain of a federation; `None` where its servers choose the cohorts.
+    /// Returns the chain of a federation, or `None` if its servers choose the cohorts.
     pub async fn chain(&self, federation: &FederationName) -> Result<Option<DrawChain>, StoreError> {
         patiently!(self, self.try_chain(federation))
     }

@@ -1,4 +1,4 @@
-//! What cohorts told of the examples that devices hold out, version by version: for the cards of the models.
+//! Evaluations on held-out examples by version, for the model cards.
 
 use deltafl::evaluation::CohortEvaluation;
 use deltafl_wire::identity::FederationName;
@@ -7,8 +7,8 @@ use sqlx::{Any, Transaction};
 use super::commit::signed;
 use super::{Commit, StoreError};
 
-/// Keeps what the cohorts of some rounds told. Of a version that is told of twice the first is kept: by the cohort that ended a run,
-/// and by the next one where the run was made longer.
+/// Stores the evaluations of some rounds. If a version is evaluated twice, the first evaluation is
+/// kept. This happens if a finished run is extended.
 pub(super) async fn insert(
     transaction: &mut Transaction<'static, Any>,
     federation: &FederationName,

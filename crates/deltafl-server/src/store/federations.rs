@@ -1,4 +1,4 @@
-//! The federations of a store, and what they train.
+//! The federations of a store and their experiments.
 
 use deltafl_data::experiment::Experiment;
 use deltafl_wire::identity::FederationName;
@@ -12,17 +12,17 @@ use super::{Store, StoreError};
 pub struct FederationRow {
     /// Its name.
     pub name: FederationName,
-    /// What it trains, once it has started.
+    /// Its experiment, once it has started.
     pub experiment: Option<Experiment>,
 }
 
 impl Store {
-    /// Makes a federation, unless it is there.
+    /// Creates a federation if it does not exist.
     pub async fn create_federation(&self, name: &FederationName) -> Result<(), StoreError> {
         patiently!(self, self.try_create_federation(name))
     }
 
-    /// Says what a federation trains; from then on it trains nothing else.
+    /// Sets the experiment of a federation. It cannot change afterwards.
     pub async fn set_experiment(
         &self,
         name: &FederationName,
@@ -39,18 +39,18 @@ impl Store {
         patiently!(self, self.try_set_experiment(name, experiment))
     }
 
-    /// A federation by its name.
+    /// Returns a federation by name.
     pub async fn federation(&self, name: &FederationName) -> Result<FederationRow, StoreError> {
         let found = self.federations().await?.into_iter().find(|row| row.name == *name);
         found.ok_or_else(|| StoreError::NoFederation { federation: name.clone() })
     }
 
-    /// All federations, by name.
+    /// Returns all federations by name.
     pub async fn federations(&self) -> Result<Vec<FederationRow>, StoreError> {
         patiently!(self, self.try_federations())
     }
 
-    /// Grows with each enrolment and each revocation.
+    /// Returns the version of the roster, which increases with each enrolment and each revocation.
     pub async fn roster_version(&self, name: &FederationName) -> Result<u64, StoreError> {
         patiently!(self, self.try_roster_version(name))
     }

@@ -1,10 +1,12 @@
-//! Who leads a federation.
+//! The leader of a federation.
 //!
-//! Several servers may share a store; one of them leads. It renews its lease three times within the lease's length, by the
-//! database's clock. Another takes over when the lease has run out, under a greater *fence*, and whatever the first one still
-//! tries to commit is refused for its old fence: however slow its clock or its network, no round is committed twice.
+//! Several servers may share a store, and one of them leads. It renews its lease three times per
+//! lease duration, by the database clock. After the lease has expired, another server takes over
+//! with a greater *fence*. Later commits of the first server are refused because of its old fence.
+//! No round is committed twice, however slow a clock or a network is.
 //!
-//! A leader that could not renew, because the database was gone, leads on if nobody has taken over meanwhile.
+//! A leader that could not renew its lease because the database was unavailable stays leader if no
+//! other server has taken over.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +22,7 @@ use super::database::Dialect;
 use super::retry::patiently;
 use super::{Store, StoreError};
 
-/// The right to commit rounds of a federation. Renewed in the background until it is dropped.
+/// The right to commit rounds of a federation. It is renewed in the background until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     federation: FederationName,
@@ -28,12 +30,12 @@ pub struct Lease {
     held: watch::Receiver<bool>,
     renewal: JoinHandle<()>,
     store: Store,
-    /// On SQLite, where all servers are on one machine: the kernel lets go of it when a server is killed, so that the next
-    /// one need not wait for the lease to run out.
+    /// A file lock for SQLite, where all servers run on one machine. The kernel releases it when a
+    /// server is killed, so that the next one need not wait for the lease to expire.
     _lock: Option<Arc<File>>,
 }
 
-/// Which leader of a federation writes: a number that the next leader exceeds. Holding one does not keep the lease.
+/// The number of a leader, which the next leader exceeds. Holding one does not renew the lease.
 #[derive(Clone, Debug)]
 pub struct Fence {
     federation: FederationName,
@@ -41,7 +43,7 @@ pub struct Fence {
 }
 
 impl Store {
-    /// Waits until this server leads the federation. `holder` names it to people who look.
+    /// Waits until this server leads the federation. `holder` identifies it to operators.
     pub async fn lead(&self, federation: &FederationName, holder: &str) -> Result<Lease, StoreError> {
         loop {
             if let Some(lease) = self.try_lead(federation, holder).await? {
@@ -51,7 +53,7 @@ impl Store {
         }
     }
 
-    /// Leads the federation if nobody else does.
+    /// Takes the lead if no other server has it.
     pub async fn try_lead(
         &self,
         federation: &FederationName,
@@ -74,7 +76,8 @@ impl Store {
         Ok(Some(Lease { federation: federation.clone(), fence, held, renewal, store, _lock: lock }))
     }
 
-    /// Takes the lease if it has run out, or in any case where the kernel's lock shows that its holder is gone.
+    /// Takes the lease if it has expired, or if the kernel's lock shows that its holder no longer
+    /// runs.
     async fn take(
         &self,
         federation: &FederationName,
@@ -128,34 +131,34 @@ impl Lease {
         &self.federation
     }
 
-    /// Which leader this is: greater than all before.
+    /// Returns the fence of this leader, greater than all previous ones.
     pub fn fence(&self) -> i64 {
         self.fence
     }
 
-    /// Whether nobody has taken over, as far as this server knows.
+    /// Returns `true` if, to the knowledge of this server, no other server has taken over.
     pub fn is_held(&self) -> bool {
         *self.held.borrow()
     }
 
     /// Returns when another server has taken over.
     pub async fn lost(&self) {
-        // An error means that the renewal has ended, which it does when the lease is lost.
+        // An error means that the renewal has ended, which happens when the lease is lost.
         let _ = self.held.clone().wait_for(|held| !held).await;
     }
 
-    /// Lets the next server take over at once.
+    /// Releases the lease, so that the next server can take over immediately.
     pub async fn release(self) -> Result<(), StoreError> {
         self.renewal.abort();
         self.store.extend(&self.federation, self.fence, -1).await.map(|_| ())
     }
 
-    /// What later writes of this leader are checked against, for as long as they come.
+    /// Returns the fence that authorises later writes of this leader.
     pub fn to_fence(&self) -> Fence {
         Fence { federation: self.federation.clone(), number: self.fence }
     }
 
-    /// Refuses unless this lease is in force; holds a takeover off until the transaction ends.
+    /// Fails unless this lease is valid. Blocks a takeover until the transaction ends.
     pub(super) async fn check(&self, transaction: &mut Transaction<'static, Any>) -> Result<(), StoreError> {
         self.to_fence().check(transaction).await
     }
@@ -167,7 +170,7 @@ impl Fence {
         &self.federation
     }
 
-    /// Refuses if another server has taken over; holds a takeover off until the transaction ends.
+    /// Fails if another server has taken over. Blocks a takeover until the transaction ends.
     pub(super) async fn check(&self, transaction: &mut Transaction<'static, Any>) -> Result<(), StoreError> {
         let in_force = sqlx::query("UPDATE leases SET fence = fence WHERE federation = $1 AND fence = $2")
             .bind(self.federation.as_str())
@@ -187,7 +190,7 @@ impl Drop for Lease {
     }
 }
 
-/// Renews until the fence has moved on.
+/// Renews the lease until the fence has changed.
 async fn renew(store: Store, federation: FederationName, fence: i64, tell: watch::Sender<bool>) {
     let every = store.settings().lease / 3;
     loop {
@@ -195,15 +198,15 @@ async fn renew(store: Store, federation: FederationName, fence: i64, tell: watch
         match store.extend(&federation, fence, store.lease_ms()).await {
             Ok(true) => {}
             Ok(false) => break,
-            // The fence decides; until the database is back there is nobody to ask.
-            Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+            // The fence decides, and it cannot be read until the database is available again.
+            Err(error) => tracing::warn!(%error, "failed to renew the lease"),
         }
     }
     tracing::warn!(%federation, fence, "another server leads");
     tell.send_replace(false);
 }
 
-/// The kernel's lock beside an SQLite file; `None` when another server holds it.
+/// Takes the kernel's lock next to an SQLite file. Returns `None` if another server holds it.
 fn lock(database: &Path, federation: &FederationName) -> Result<Option<File>, StoreError> {
     let mut name = database.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{federation}.lock"));

@@ -1,4 +1,4 @@
-//! How losses lay, round by round: for the cards of the models and for the live page.
+//! Loss distributions by round, for the model cards and the live page.
 
 use deltafl::superquantile::{Bounds, LossDistribution};
 use deltafl_wire::card::FEWEST_SHOWN;
@@ -12,32 +12,33 @@ use super::{Commit, Store, StoreError};
 /// The losses of a cohort at the params of a version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownLosses {
-    /// Rounds behind these params.
+    /// The number of rounds that led to these params.
     pub version: u64,
-    /// How the losses lay.
+    /// The distribution of the losses.
     pub distribution: LossDistribution,
 }
 
 /// The losses of the cohort of a round, for a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundLosses {
-    /// t, counted from 0: the losses are those at w_t.
+    /// t, starting at 0: the losses are those at w_t.
     pub round: u64,
-    /// Per track, where they were asked for.
+    /// Per track, if requested.
     pub tracks: Vec<Option<LossDistribution>>,
 }
 
-/// What may be shown of the losses of a cohort: percentiles, and no bin.
+/// The publishable losses of a cohort: percentiles, without bins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossPercentiles {
-    /// Over how many devices.
+    /// The number of devices.
     pub devices: u64,
-    /// Each percentile with the bounds that it is known in.
+    /// Each percentile with its lower and upper bound.
     pub percentiles: Vec<(u8, Bounds)>,
 }
 
 impl LossPercentiles {
-    /// The percentiles of a distribution; `None` if it is over too few devices to be shown.
+    /// Returns the percentiles of a distribution, or `None` if it covers too few devices for
+    /// publication.
     pub fn of(distribution: &LossDistribution) -> Option<Self> {
         let devices = distribution.devices();
         (devices >= FEWEST_SHOWN).then(|| Self { devices, percentiles: distribution.percentiles() })
@@ -73,7 +74,7 @@ pub(super) fn parse(text: &str) -> Result<LossDistribution, StoreError> {
 }
 
 impl Store {
-    /// The percentiles of some rounds: round, track and what is known.
+    /// Returns the percentiles of some rounds: round, track and percentiles.
     pub(super) async fn try_percentiles(
         &self,
         federation: &FederationName,

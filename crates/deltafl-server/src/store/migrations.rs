@@ -1,4 +1,5 @@
-//! The schema, version by version. A version is never changed once it is out; the next one changes what it left.
+//! The schema by version. A released version never changes. A later version modifies its tables
+//! instead.
 
 use super::StoreError;
 use super::database::{Database, Dialect};
@@ -12,12 +13,12 @@ const MIGRATIONS: [&str; 6] = [
     include_str!("../../migrations/0006_evaluations.sql"),
 ];
 
-/// Brings the schema up to date, in one transaction: servers that start together wait for each other.
+/// Migrates the schema in one transaction. Servers that start at the same time wait for each other.
 pub(super) async fn run(database: &Database) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
     let mut transaction = database.begin().await?;
     if *database.dialect() == Dialect::Postgres {
-        // "deltafl" in ASCII: any number does that nobody else locks.
+        // "deltafl" in ASCII. Any number that no other program locks is suitable.
         sqlx::raw_sql("SELECT pg_advisory_xact_lock(28258973459900012)").execute(&mut *transaction).await?;
     }
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)")

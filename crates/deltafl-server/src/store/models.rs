@@ -1,4 +1,4 @@
-//! The models that devices can pull: a version per published round, a level θ per track.
+//! The models that devices can pull: one version per published round, one level θ per track.
 
 use deltafl::algorithm::TrackLabel;
 use deltafl::evaluation::CohortEvaluation;
@@ -17,15 +17,16 @@ use super::{Store, StoreError};
 pub struct ModelRow {
     /// The seed of its run.
     pub seed: u64,
-    /// Rounds behind it: its version.
+    /// The number of completed rounds, which is its version.
     pub round: u64,
-    /// How it was trained, and at which level.
+    /// The training and its level.
     pub label: TrackLabel,
-    /// η in force.
+    /// The current η.
     pub eta: Option<f64>,
-    /// How losses lay at these params, or at the nearest ones before them where that is known.
+    /// The loss distribution at these params, or at the latest earlier params with a known one.
     pub losses: Option<KnownLosses>,
-    /// What a cohort told of the examples that its devices hold out, at these params or at the nearest ones before them.
+    /// The evaluation of a cohort on held-out examples, at these params or at the latest earlier
+    /// ones.
     pub held_out: Option<CohortEvaluation>,
     /// Its params.
     pub blob: BlobHash,
@@ -34,7 +35,7 @@ pub struct ModelRow {
 }
 
 impl Store {
-    /// The published models of a federation: newest version first, then by track.
+    /// Returns the published models of a federation: newest version first, then by track.
     pub async fn models(&self, federation: &FederationName) -> Result<Vec<ModelRow>, StoreError> {
         patiently!(self, self.try_models(federation))
     }

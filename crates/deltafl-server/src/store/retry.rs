@@ -1,4 +1,4 @@
-//! Patience: which failures pass by themselves, and how long to wait for it.
+//! Retries: transient failures and the delays between attempts.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::StoreError;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Tries an operation of a store until it succeeds, fails for good, or the patience is over.
+/// Retries a store operation until it succeeds, fails permanently, or the time limit expires.
 macro_rules! patiently {
     ($store:expr, $operation:expr) => {{
         let mut backoff = $store.backoff();
@@ -25,7 +25,7 @@ macro_rules! patiently {
 }
 pub(super) use patiently;
 
-/// Pauses that double up to a second.
+/// Delays that double up to one second.
 pub(super) struct Backoff {
     until: Instant,
     next: Duration,
@@ -36,19 +36,19 @@ impl Backoff {
         Self { until: Instant::now() + patience, next: FIRST_PAUSE }
     }
 
-    /// Sleeps before another attempt; gives the error back when there should be none.
+    /// Sleeps before the next attempt. Returns the error if there is none.
     pub(super) async fn pause(&mut self, error: StoreError) -> Result<(), StoreError> {
         if !passes(&error) || Instant::now() >= self.until {
             return Err(error);
         }
-        tracing::warn!(%error, pause_ms = self.next.as_millis() as u64, "the store fails; trying again");
+        tracing::warn!(%error, pause_ms = self.next.as_millis() as u64, "the store failed; retrying");
         tokio::time::sleep(self.next).await;
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         Ok(())
     }
 }
 
-/// Whether a failure may pass by itself: a lock, a restart, a full disk that somebody clears.
+/// Returns `true` if a failure may be transient: a lock, a restart, or a full disk.
 fn passes(error: &StoreError) -> bool {
     match error {
         StoreError::Database(error) => error.downcast_ref().is_some_and(database_passes),
@@ -62,17 +62,19 @@ fn passes(error: &StoreError) -> bool {
 fn database_passes(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
-        // A server that dies in mid-sentence.
+        // A server that crashes during a message.
         sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => true,
         sqlx::Error::Database(error) => error.code().is_some_and(|code| code_passes(&code)),
         _ => false,
     }
 }
 
-/// SQLite gives decimal result codes whose lowest byte is the kind; Postgres gives five characters.
+/// SQLite returns decimal result codes with the kind in the lowest byte. Postgres returns five
+/// characters.
 fn code_passes(code: &str) -> bool {
     if code.len() == 5 {
-        // Connection lost, out of resources, shutting down or starting up, serialisation, deadlock, lock.
+        // Connection lost, out of resources, shutting down or starting up, serialisation, deadlock,
+        // lock.
         return ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
             || ["40001", "40P01", "55P03"].contains(&code);
     }

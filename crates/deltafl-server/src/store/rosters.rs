@@ -1,4 +1,4 @@
-//! Rosters signed elsewhere, for servers that do not hold the authority's key.
+//! Rosters signed elsewhere, for servers without the authority's key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,8 @@ use super::retry::patiently;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Keeps the roster of a version, in place of any older one. The first of a version stays: devices take no other.
+    /// Stores the roster of a version and replaces older ones. The first roster of a version is
+    /// kept, because devices accept no other.
     pub async fn keep_roster(
         &self,
         federation: &FederationName,
@@ -20,12 +21,12 @@ impl Store {
         patiently!(self, self.try_keep_roster(federation, version, roster))
     }
 
-    /// The version of the roster that was kept last; `None` before the first.
+    /// Returns the version of the stored roster, or `None` before the first.
     pub async fn kept_roster_version(&self, federation: &FederationName) -> Result<Option<u64>, StoreError> {
         patiently!(self, self.try_kept_roster_version(federation))
     }
 
-    /// The roster that was kept last; `None` before the first.
+    /// Returns the stored roster, or `None` before the first.
     pub async fn kept_roster(&self, federation: &FederationName) -> Result<Option<SignedRoster>, StoreError> {
         patiently!(self, self.try_kept_roster(federation))
     }

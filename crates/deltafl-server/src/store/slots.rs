@@ -1,13 +1,13 @@
-//! The questions of the round under way and their sums, so that a server that dies is followed by one that goes on with the
-//! round.
+//! The questions of the current round and their sums, so that another server can resume the round
+//! after a crash.
 //!
-//! Who is asked is stored before the question is sent, and a sum as soon as it is known. What a commit makes permanent is
-//! forgotten here.
+//! The recipients are stored before a question is sent, and a sum as soon as it is known. Both are
+//! deleted after the round is committed.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use deltafl::exchange::{Sum, Traffic};
+use deltafl::exchange::{CohortSum, Traffic};
 use deltafl_wire::identity::FederationName;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -21,43 +21,44 @@ use super::{Store, StoreError};
 /// The first byte of stored sums.
 const VERSION: u8 = 1;
 
-/// A question of a round that is not committed yet.
+/// A question of an uncommitted round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
     /// BLAKE3 of its canonical bytes.
     pub question: blake3::Hash,
-    /// S_t, by place on the roster.
+    /// S_t, by position on the roster.
     pub cohort: BTreeSet<u32>,
-    /// The devices that the question was sent to.
+    /// The devices that received the question.
     pub asked: BTreeSet<u32>,
     /// A sum per query, once they are known.
-    pub sums: Option<Vec<Sum>>,
+    pub sums: Option<Vec<CohortSum>>,
 }
 
-/// A question by its seed, its round and its number in that round.
+/// The key of a question: seed, round and number within the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotKey {
     /// The seed of the run.
     pub seed: u64,
     /// t.
     pub round: u64,
-    /// Counted from 0, over all cohorts with which the round was begun.
+    /// The number of the question, starting at 0, over all cohorts of the round.
     pub number: u64,
 }
 
 impl Store {
-    /// Notes that a question is about to be sent. It is stored when this returns; a leader that was deposed is refused.
+    /// Records that a question is about to be sent. It is stored when this returns. A former leader
+    /// is refused.
     pub async fn keep_asked(&self, fence: &Fence, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
         patiently!(self, self.try_keep_asked(fence, key, slot))
     }
 
     /// Stores the sums of a question that was asked.
-    pub async fn keep_sums(&self, fence: &Fence, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+    pub async fn keep_sums(&self, fence: &Fence, key: SlotKey, sums: &[CohortSum]) -> Result<(), StoreError> {
         let blob = self.put_blob(&Bytes::from(to_bytes(sums))).await?;
         patiently!(self, self.try_keep_sums(fence, key, &blob))
     }
 
-    /// The questions of a round that is not committed yet, in order.
+    /// Returns the questions of an uncommitted round, in order.
     pub async fn slots(
         &self,
         federation: &FederationName,
@@ -73,7 +74,7 @@ impl Store {
         };
         let mut transaction = self.database().begin().await?;
         fence.check(&mut transaction).await?;
-        // The answer to an earlier attempt may have been lost on its way.
+        // The response to an earlier attempt may have been lost.
         sqlx::query(
             "INSERT INTO slots (federation, seed, round, number, question, cohort, asked) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
@@ -146,7 +147,7 @@ impl Store {
         })
     }
 
-    /// Forgets the questions of committed rounds.
+    /// Deletes the questions of committed rounds.
     pub(super) async fn prune_slots(
         &self,
         federation: &FederationName,
@@ -172,7 +173,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes the blob of sums unless another round has the same.
+    /// Deletes the blob of sums unless another round refers to it.
     async fn delete_sums(&self, hash: &BlobHash) -> Result<(), StoreError> {
         let used: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM slots WHERE sums = $1")
             .bind(hash.as_str())
@@ -183,7 +184,7 @@ impl Store {
 }
 
 /// A version, then for each sum: answered, the four numbers of its traffic, how many values, the values; little-endian.
-fn to_bytes(sums: &[Sum]) -> Vec<u8> {
+fn to_bytes(sums: &[CohortSum]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     for sum in sums {
         let Traffic { sums, messages, bytes_up, bytes_down } = sum.traffic;
@@ -193,7 +194,7 @@ fn to_bytes(sums: &[Sum]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Option<Vec<Sum>> {
+fn from_bytes(bytes: &[u8]) -> Option<Vec<CohortSum>> {
     let (&VERSION, mut rest) = bytes.split_first()? else { return None };
     let mut sums = Vec::new();
     while !rest.is_empty() {
@@ -210,7 +211,7 @@ fn from_bytes(bytes: &[u8]) -> Option<Vec<Sum>> {
         rest = &rest[values.len()..];
         let values =
             values.chunks_exact(8).filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)));
-        sums.push(Sum { values: values.collect(), answered, traffic, remembered: Vec::new() });
+        sums.push(CohortSum { values: values.collect(), answered, traffic, remembered: Vec::new() });
     }
     Some(sums)
 }
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn sums_come_back_and_cut_or_longer_bytes_do_not() {
         let traffic = Traffic { sums: 1, messages: 20, bytes_up: 300, bytes_down: 4000 };
-        let sum = |values: Vec<u64>| Sum { values, answered: 9, traffic, remembered: Vec::new() };
+        let sum = |values: Vec<u64>| CohortSum { values, answered: 9, traffic, remembered: Vec::new() };
         let sums = vec![sum(vec![1, u64::MAX, 3]), sum(vec![]), sum(vec![7])];
         let bytes = to_bytes(&sums);
         assert_eq!(from_bytes(&bytes), Some(sums));

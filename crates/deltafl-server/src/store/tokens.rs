@@ -1,4 +1,4 @@
-//! Enrolment tokens, of which only hashes are kept.
+//! Enrolment tokens, stored as hashes only.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::retry::patiently;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Lets `uses` devices in that show the token within `lifetime`.
+    /// Allows `uses` devices to enrol with the token within `lifetime`.
     pub async fn add_token(
         &self,
         federation: &FederationName,
@@ -45,7 +45,7 @@ impl Store {
     }
 }
 
-/// Takes one use off a token.
+/// Consumes one use of a token.
 pub(super) async fn spend(
     transaction: &mut Transaction<'static, Any>,
     federation: &FederationName,

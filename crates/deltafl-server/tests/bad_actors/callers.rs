@@ -117,7 +117,7 @@ async fn a_device_that_asks_for_the_newest_params_again_and_again_delays_nobody(
     // At this rate a second turn would be a matter of hours.
     let limits = Limits { newest_rate: 1, ..Limits::default() };
     let host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
-    let state = State::new(1, 1, &Sgd::new(&*test.model));
+    let state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     host.set_newest(&state);
     let (mut device, _line) = identified(&host, test.federation.id(test.devices()[0])).await;
     for _ in 0..100 {

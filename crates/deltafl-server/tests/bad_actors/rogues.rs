@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -25,7 +25,7 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{CONCURRENT, Host, Limits, Setup};
 use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
 use deltafl_wire::roster::{Roster, SignedRoster, session_under};
-use deltafl_wire::{Assembly, PART, parts};
+use deltafl_wire::{FRAGMENT, Reassembly, fragments};
 use rand_core::SeedableRng as _;
 
 use super::fleet::{Records, TestFederation, never, options, start_host};
@@ -53,7 +53,7 @@ impl Rogue {
         index: u32,
     ) {
         let (mut line, mut enrolment) = enrolled(address, test, device, index).await;
-        let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
+        let (mut assembly, mut protocol, mut bound) = (Reassembly::default(), None, Vec::new());
         while let Ok(Some(message)) = line.incoming.message().await {
             let part = match message.body {
                 Some(from_server::Body::Part(part)) => part,
@@ -86,7 +86,7 @@ impl Rogue {
                     return drip(&line, &bytes).await;
                 }
                 let times = if self == Self::Repeats { 2 } else { 1 };
-                for part in (0..times).flat_map(|_| parts(bytes.clone())) {
+                for part in (0..times).flat_map(|_| fragments(bytes.clone())) {
                     line.say(from_device::Body::Part(part)).await;
                 }
             }
@@ -170,13 +170,13 @@ fn sum_of(
     index: u64,
     devices: Range<u32>,
 ) -> Result<u64, ExchangeError> {
-    let drawn = |device| Drawn { device: TrainIndex(device), times: 1, dropped: false };
-    let cohort: Vec<Drawn> = devices.map(drawn).collect();
+    let drawn = |device| CohortMember { device: TrainIndex(device), times: 1, dropped: false };
+    let cohort: Vec<CohortMember> = devices.map(drawn).collect();
     let round = Round { seed: 1, index, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
     // Another w in every round, as in a run: a device answers once at one w.
     let params = Params::from(vec![index as f32; test.model.num_params()]);
     let whole = test.experiment.plan();
-    let plan = whole.local.plan(index, &whole.tracks[0]);
+    let plan = whole.local().plan(index, &whole.tracks()[0]);
     let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
     engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
@@ -243,7 +243,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     // As many devices as the round has room for begin an answer that nobody asked for, and leave it at that.
     let total = 8 * (test.model.num_params() + 3) as u32;
     for line in &lines {
-        line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; PART]) })).await;
+        line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; FRAGMENT]) })).await;
     }
     let second = tokio::task::spawn_blocking(move || sum_of(&test, &mut engine, 1, asked));
     assert_eq!(second.await.unwrap().unwrap(), honest.len() as u64);
@@ -276,6 +276,6 @@ fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
     use deltafl::cohort::Draw;
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
-    let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
+    let cohort = test.experiment.plan().sampling().cohort(test.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
 }

@@ -11,7 +11,7 @@ use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_server::authority::{Authority, Fleet, Revocations, ServerIdentity};
 use deltafl_server::listener::Protection;
 use deltafl_server::serve::{Host, Setup};
-use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
@@ -36,14 +36,14 @@ impl Certified {
 
     /// The roster of the devices that are not revoked.
     pub fn roster(&self) -> SignedRoster {
-        let entry = |device: &deltafl_wire::identity::DeviceIdentity| Entry {
+        let entry = |device: &deltafl_wire::identity::DeviceIdentity| RosterEntry {
             name: device.name().to_string(),
             key: device.signing_public(),
             revoked: self.revocations.contains(&device.fingerprint()),
         };
-        let entries: Vec<Entry> = self.fleet.devices.iter().map(entry).collect();
+        let entries: Vec<RosterEntry> = self.fleet.devices.iter().map(entry).collect();
         let version = 1 + entries.iter().filter(|entry| entry.revoked).count() as u64;
-        let edition = Edition::lasting(version, Duration::from_secs(86_400));
+        let edition = RosterVersion::expiring_in(version, Duration::from_secs(86_400));
         let roster = Roster::new(edition, entries).unwrap();
         SignedRoster::new(&roster, |message| self.authority.sign(message))
     }

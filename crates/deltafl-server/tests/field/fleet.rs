@@ -1,14 +1,14 @@
 //! A small federation with its server and its devices in one process, over real sockets.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use deltafl::compute::Threads;
 use deltafl::data::{Federation, FederationIndex, Split};
-use deltafl::exchange::{Direct, Exchange};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::trainer::{LocalTrainer, Sgd};
@@ -23,7 +23,7 @@ use deltafl_server::engine::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::{Edition, SignedRoster};
+use deltafl_wire::roster::{RosterVersion, SignedRoster};
 
 use crate::watchdog;
 
@@ -61,7 +61,7 @@ impl TestFederation {
     pub fn roster(&self, revoked: &[FederationIndex]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
-        let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
+        let edition = RosterVersion { version: 1 + revoked.len() as u64, expires: u64::MAX };
         loopback::roster(edition, names, |name| revoked.iter().any(|&k| self.federation.id(k) == name))
             .unwrap()
     }
@@ -122,8 +122,9 @@ impl TestFederation {
     /// Trains in this process, from w₀ to the end.
     pub fn simulate(&self, diary: &mut Records) -> State {
         let trainer = Sgd::new(&*self.model);
-        let compute = Threads::new(&trainer, &self.federation, 2).unwrap();
-        self.train(&mut Direct::new(compute, &self.federation).unwrap(), diary).unwrap()
+        let threads = NonZeroUsize::new(2);
+        self.train(&mut Simulation::with_threads(&trainer, &self.federation, threads).unwrap(), diary)
+            .unwrap()
     }
 
     /// Trains over an exchange from w₀ to the end.
@@ -135,10 +136,10 @@ impl TestFederation {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
         if matches!(self.experiment.data.split, Some(SplitSection::Within(_))) {
-            plan.held_out = Some(self.model.task());
+            plan = plan.into_builder().held_out(self.model.task()).build().unwrap();
         }
         let seed = *self.experiment.seeds.iter().next().unwrap();
-        let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
+        let mut state = plan.start(seed, &Sgd::new(&*self.model));
         let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
         train_with(exchange, &plan, &mut state, options, diary).map(|_| state)
     }

@@ -131,7 +131,7 @@ impl Script {
     }
 
     fn wire(&self, roster: &SignedRoster) -> proto::Roster {
-        let BlobId { hash, len } = BlobId::of(&roster.bytes);
+        let BlobId { hash, len } = BlobId::for_bytes(&roster.bytes);
         self.blobs.lock().unwrap().insert(hash, roster.bytes.clone());
         let hash = Bytes::copy_from_slice(hash.as_bytes());
         let signature = Bytes::copy_from_slice(&roster.signature);

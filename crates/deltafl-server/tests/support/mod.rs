@@ -6,7 +6,7 @@ use std::path::Path;
 use deltafl::algorithm::TrackLabel;
 use deltafl::evaluation::{CohortEvaluation, Measure, answer, answer_len};
 use deltafl::exchange::Evaluation;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::private::Bins;
 use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
@@ -55,7 +55,7 @@ pub fn labels() -> Vec<TrackLabel> {
 pub fn state(round: u64) -> State {
     let track = |i: u64| {
         let params = (0..50).map(|j| (round * 31 + i * 7 + j) as f32 / 3.0).collect::<Vec<f32>>();
-        let mut memory = Memory::default();
+        let mut memory = AlgorithmState::default();
         if i > 0 {
             memory.set_number("eta", 0.1 * round as f64 + 0.2);
         }
@@ -142,6 +142,9 @@ pub fn phases() -> Vec<Phase> {
     ]
 }
 
+/// The model of the committed rounds.
+static LINEAR: ModelSpec = ModelSpec::LINEAR;
+
 /// Commits the round that ends with `state(round)`.
 pub fn commit<'a>(
     state: &'a State,
@@ -149,16 +152,7 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit {
-        state,
-        labels,
-        model: &ModelSpec::LINEAR,
-        lines,
-        timeline: &[],
-        publish,
-        losses: &[],
-        contract: None,
-    }
+    Commit { state, labels, model: &LINEAR, lines, timeline: &[], publish, losses: &[], contract: None }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.

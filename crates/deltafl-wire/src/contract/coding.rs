@@ -1,4 +1,6 @@
-//! Data in the coding of a contract: a device that has seen some of the categories and classes has numbered them otherwise.
+//! Conversion of data to the category and class numbers of a contract.
+//!
+//! A device that has only some of the categories and classes numbers them differently.
 
 use std::collections::HashMap;
 
@@ -6,14 +8,16 @@ use deltafl::data::{
     DeviceExamples, FeatureColumn, Federation, FederationBuilder, InputKind, StoredTargets, TargetKind,
 };
 
-use super::{DataContract, Misfit, features};
+use super::{ContractMismatch, DataContract, features};
 
-/// The most numbers that examples may take in the coding of a contract: a server does not choose how much memory a device needs.
+/// The maximum number of values of the encoded examples. It bounds the memory that a server's contract
+/// can require from a device.
 const MOST_VALUES: u64 = 1 << 28;
 
-/// The data with its features and its classes where the contract has them, found by their names. Data that is coded so, or that
-/// has no names, stays as it is.
-pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federation, Misfit> {
+/// Reorders features and classes as in the contract, matching them by name.
+///
+/// Data that is already encoded this way, or that has no names, is returned unchanged.
+pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federation, ContractMismatch> {
     let (Some(own), Some(wanted)) = (features(data.kind()), features(contract.inputs)) else {
         return Ok(data);
     };
@@ -24,7 +28,7 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
     if columns.is_none() && classes.is_none() && !widened {
         return Ok(data);
     }
-    let misfit = || Misfit::Inputs { found: data.kind(), expected: contract.inputs };
+    let misfit = || ContractMismatch::Inputs { found: data.kind(), expected: contract.inputs };
     let places = columns.unwrap_or_else(|| (0..own).collect());
     if places.len() != own || places.iter().any(|&place| place >= wanted) {
         return Err(misfit());
@@ -32,7 +36,7 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
     let examples: u64 = data.devices().map(|k| data.example_count(k)).sum();
     let values = examples.saturating_mul(wanted as u64);
     if values > MOST_VALUES {
-        return Err(Misfit::TooWide { values, most: MOST_VALUES });
+        return Err(ContractMismatch::TooWide { values, most: MOST_VALUES });
     }
     let target = match data.classes() {
         0 => TargetKind::Values,
@@ -53,7 +57,7 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
                 builder.push(id, split, DeviceExamples::Bytes(&rows), targets.lent())
             }
             (DeviceExamples::Bytes(rows), InputKind::Dense { .. }) => {
-                // What a model sees of a byte.
+                // The value that a model receives for a byte.
                 let rows: Vec<f32> = rows.iter().map(|&value| f32::from(value) / 255.0).collect();
                 let rows = moved(&rows, own, &places, wanted);
                 builder.push(id, split, DeviceExamples::Dense(&rows), targets.lent())
@@ -64,12 +68,12 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
             }
             _ => return Err(misfit()),
         };
-        moved.map_err(|_| Misfit::Invalid)?;
+        moved.map_err(|_| ContractMismatch::Invalid)?;
     }
     Ok(builder.build())
 }
 
-/// Rows of `own` features as rows of `wanted`, each feature at its place and 0 elsewhere.
+/// Expands rows of `own` features to rows of `wanted` features. Missing features are 0.
 fn moved<T: Copy + Default>(rows: &[T], own: usize, places: &[usize], wanted: usize) -> Vec<T> {
     let mut moved = vec![T::default(); rows.len() / own.max(1) * wanted];
     for (row, to) in rows.chunks_exact(own.max(1)).zip(moved.chunks_exact_mut(wanted.max(1))) {
@@ -78,7 +82,7 @@ fn moved<T: Copy + Default>(rows: &[T], own: usize, places: &[usize], wanted: us
     moved
 }
 
-/// Labels as the contract numbers them. One out of range, in a file that was changed, is that of the highest class.
+/// Renumbers labels. A label out of range, from a modified file, becomes the highest class.
 fn numbered(labels: Vec<u32>, places: Option<&[u32]>) -> Vec<u32> {
     let Some((places, last)) = places.and_then(|places| Some((places, *places.last()?))) else {
         return labels;
@@ -86,30 +90,33 @@ fn numbered(labels: Vec<u32>, places: Option<&[u32]>) -> Vec<u32> {
     labels.into_iter().map(|label| places.get(label as usize).copied().unwrap_or(last)).collect()
 }
 
-/// Where the contract has each feature; `None` where the columns are the same, or one side names none.
-fn column_places(found: &[FeatureColumn], expected: &[FeatureColumn]) -> Result<Option<Vec<usize>>, Misfit> {
+/// Returns the contract's index of each feature, or `None` if the columns are equal or unnamed.
+fn column_places(
+    found: &[FeatureColumn],
+    expected: &[FeatureColumn],
+) -> Result<Option<Vec<usize>>, ContractMismatch> {
     if found.is_empty() || expected.is_empty() || found == expected {
         return Ok(None);
     }
     if found.len() != expected.len() {
-        return Err(Misfit::Columns { found: found.len(), expected: expected.len() });
+        return Err(ContractMismatch::Columns { found: found.len(), expected: expected.len() });
     }
     let (mut places, mut next) = (Vec::new(), 0);
     for (column, (found, expected)) in (1..).zip(found.iter().zip(expected)) {
         if found.name != expected.name {
             let (found, expected) = (found.name.clone(), expected.name.clone());
-            return Err(Misfit::Column { column, found, expected });
+            return Err(ContractMismatch::Column { column, found, expected });
         }
         let name = || found.name.clone();
         match (found.categories.is_empty(), expected.categories.is_empty()) {
             (true, true) => places.push(next),
-            (true, false) => return Err(Misfit::Numbers { name: name() }),
-            (false, true) => return Err(Misfit::Words { name: name() }),
+            (true, false) => return Err(ContractMismatch::Numbers { name: name() }),
+            (false, true) => return Err(ContractMismatch::Words { name: name() }),
             (false, false) => {
                 let known: HashMap<&str, usize> =
                     expected.categories.iter().zip(0..).map(|(text, place)| (text.as_str(), place)).collect();
                 for text in &found.categories {
-                    let place = known.get(text.as_str()).ok_or_else(|| Misfit::Category {
+                    let place = known.get(text.as_str()).ok_or_else(|| ContractMismatch::Category {
                         name: name(),
                         category: text.clone(),
                         expected: expected.categories.clone(),
@@ -123,9 +130,10 @@ fn column_places(found: &[FeatureColumn], expected: &[FeatureColumn]) -> Result<
     Ok(Some(places))
 }
 
-/// The contract's number of each class; `None` where they are numbered alike. Classes without names are their numbers, of which
-/// a device may have seen the lowest only.
-fn class_places(data: &Federation, contract: &DataContract) -> Result<Option<Vec<u32>>, Misfit> {
+/// Returns the contract's number of each class, or `None` if the numbers are equal.
+///
+/// Classes without names are identified by their numbers; a device may have only the lowest ones.
+fn class_places(data: &Federation, contract: &DataContract) -> Result<Option<Vec<u32>>, ContractMismatch> {
     let (found, expected) = (data.class_names(), &contract.class_names[..]);
     if data.classes() == 0 || contract.classes == 0 {
         return Ok(None);
@@ -140,7 +148,7 @@ fn class_places(data: &Federation, contract: &DataContract) -> Result<Option<Vec
         let place = expected.iter().take(contract.classes).position(|known| known == name);
         place
             .map(|place| place as u32)
-            .ok_or_else(|| Misfit::Class { name: name.clone(), expected: expected.to_vec() })
+            .ok_or_else(|| ContractMismatch::Class { name: name.clone(), expected: expected.to_vec() })
     };
     found.iter().map(place).collect::<Result<_, _>>().map(Some)
 }
@@ -226,8 +234,8 @@ mod tests {
         let mut contract = DataContract::of(&own);
         contract.class_names = names(dense);
         contract.inputs = InputKind::Dense { dim: 1 << 28 };
-        assert!(matches!(contract.fit(own.clone()), Err(Misfit::TooWide { .. })));
+        assert!(matches!(contract.fit(own.clone()), Err(ContractMismatch::TooWide { .. })));
         contract.inputs = InputKind::Dense { dim: 0 };
-        assert!(matches!(contract.fit(own), Err(Misfit::Inputs { .. })));
+        assert!(matches!(contract.fit(own), Err(ContractMismatch::Inputs { .. })));
     }
 }

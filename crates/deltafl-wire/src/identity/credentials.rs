@@ -1,40 +1,40 @@
-//! What a device asks of the authority, what it is given, and what of that it signs with.
+//! Certification of a device: its request, the authority's response, and the resulting credentials.
 
 use rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
 use super::{DeviceIdentity, DeviceName};
 
-/// What a device asks to be certified.
+/// A device's request for certification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
-    /// What it wants to be called.
+    /// The requested name.
     pub name: DeviceName,
-    /// The public half of its TLS key: an uncompressed point of P-256.
+    /// The public TLS key: an uncompressed point of P-256.
     pub tls_key: Vec<u8>,
-    /// The public half of its signing key, Ed25519.
+    /// The public Ed25519 signing key.
     pub signing_key: [u8; 32],
 }
 
-/// What the authority answers to a [`DeviceRequest`].
+/// The authority's response to a [`DeviceRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certified {
     /// The device's certificate.
     pub certificate: CertificateDer<'static>,
-    /// Its number on the roster.
+    /// The index of the device on the roster.
     pub number: u32,
     /// The authority's certificate.
     pub authority: CertificateDer<'static>,
-    /// The key that rosters are signed with.
+    /// The public key that verifies rosters.
     pub authority_key: [u8; 32],
 }
 
-/// What a device was given when it enrolled, beside its certificate.
+/// The keys of an enrolled device, without its certificate.
 #[derive(Clone)]
 pub struct Credentials {
-    /// Its name on the roster.
+    /// The name of the device on the roster.
     pub name: String,
-    /// The secret half of its Ed25519 key.
+    /// The secret Ed25519 key of the device.
     pub signing: Zeroizing<[u8; 32]>,
     /// The public key of the enrolment authority.
     pub authority: [u8; 32],

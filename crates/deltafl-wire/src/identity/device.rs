@@ -1,11 +1,11 @@
-//! A device's identity: a certificate for TLS and a key to sign with in secure aggregation.
+//! A device's identity: a certificate for TLS and a signing key for secure aggregation.
 //!
 //! ```text
 //! FOLDER/device.json    federation, name, number, the authority's Ed25519 key
-//! FOLDER/device.pem     its certificate
+//! FOLDER/device.pem     the device's certificate
 //! FOLDER/device.key     the key of that certificate
-//! FOLDER/signing.key    its Ed25519 key
-//! FOLDER/ca.pem         the authority that it trusts
+//! FOLDER/signing.key    the device's Ed25519 key
+//! FOLDER/ca.pem         the certificate of the trusted authority
 //! ```
 
 use std::fmt;
@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use super::fingerprint::{from_hex, hex};
 use super::{Certified, DeviceName, DeviceRequest, FederationName, Fingerprint, IdentityError, folder, tls};
 
-/// The secrets of a device, made on the device.
+/// The secret keys of a device, generated on the device.
 pub struct DeviceKeys {
     /// PKCS #8.
     tls: Zeroizing<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct DeviceKeys {
 }
 
 impl DeviceKeys {
-    /// New keys.
+    /// Generates new keys.
     pub fn generate() -> Result<Self, IdentityError> {
         let key =
             EcdsaKeyPair::generate_pkcs8(&P256, &SystemRandom::new()).map_err(|_| IdentityError::Key)?;
@@ -43,7 +43,7 @@ impl DeviceKeys {
         Ok(Self { tls_public: public_half(&tls)?, tls, signing })
     }
 
-    /// What to send to the authority: public halves only.
+    /// Returns the request for the authority. It contains only public keys.
     pub fn request(&self, name: DeviceName) -> DeviceRequest {
         DeviceRequest { name, tls_key: self.tls_public.clone(), signing_key: self.signing_public() }
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for DeviceKeys {
     }
 }
 
-/// What a device is, and what proves it.
+/// The name, certificate and keys of a device.
 pub struct DeviceIdentity {
     about: About,
     certificate: CertificateDer<'static>,
@@ -67,7 +67,7 @@ pub struct DeviceIdentity {
     keys: DeviceKeys,
 }
 
-/// The part of an identity that is no secret and no certificate.
+/// The part of an identity that is neither secret nor a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
     federation: FederationName,
@@ -78,13 +78,13 @@ struct About {
 }
 
 impl DeviceIdentity {
-    /// The identity of a device whose keys have been certified.
+    /// Creates an identity from certified keys.
     pub fn new(federation: FederationName, name: DeviceName, keys: DeviceKeys, certified: Certified) -> Self {
         let Certified { certificate, number, authority, authority_key } = certified;
         Self { about: About { federation, name, number, authority_key }, certificate, authority, keys }
     }
 
-    /// The identity in a folder.
+    /// Reads an identity from a folder.
     pub fn open(path: &Path) -> Result<Self, IdentityError> {
         let file = path.join("device.json");
         let text = std::fs::read_to_string(&file).map_err(folder::io_error(&file))?;
@@ -100,7 +100,7 @@ impl DeviceIdentity {
         })
     }
 
-    /// Writes the identity into a folder that holds none.
+    /// Writes the identity into a folder that contains none.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
         folder::create(path)?;
         let key = Zeroizing::new(folder::pem_block("PRIVATE KEY", &self.keys.tls));
@@ -110,77 +110,77 @@ impl DeviceIdentity {
         folder::write_public(&path.join("device.pem"), &folder::to_pem(&[&self.certificate]))?;
         folder::write_public(&path.join("ca.pem"), &folder::to_pem(&[&self.authority]))?;
         let about = serde_json::to_string_pretty(&self.about).expect("names and numbers are JSON");
-        // Last, so that a folder that names a device is whole.
+        // Written last: a folder with this file is complete.
         folder::write_public(&path.join("device.json"), &(about + "\n"))
     }
 
-    /// The federation that it belongs to.
+    /// Returns the name of the federation.
     pub fn federation(&self) -> &FederationName {
         &self.about.federation
     }
 
-    /// Its name, as its certificate says it.
+    /// Returns the name of the device, as in its certificate.
     pub fn name(&self) -> &DeviceName {
         &self.about.name
     }
 
-    /// Its place on the roster: k.
+    /// Returns k, the index of the device on the roster.
     pub fn number(&self) -> u32 {
         self.about.number
     }
 
-    /// Its certificate.
+    /// Returns the device's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The certificate of the authority that it trusts.
+    /// Returns the certificate of the trusted authority.
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
     }
 
-    /// The Ed25519 key that verifies what the authority signed.
+    /// Returns the Ed25519 key that verifies the authority's signatures.
     pub fn authority_key(&self) -> [u8; 32] {
         self.about.authority_key
     }
 
-    /// The fingerprint of its certificate.
+    /// Returns the fingerprint of the device's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::for_certificate(&self.certificate)
     }
 
-    /// The public half of its signing key, as the roster holds it.
+    /// Returns the public signing key, as on the roster.
     pub fn signing_public(&self) -> [u8; 32] {
         self.keys.signing_public()
     }
 
-    /// The secret half of its signing key.
+    /// Returns the secret signing key.
     pub fn signing_secret(&self) -> &Zeroizing<[u8; 32]> {
         &self.keys.signing
     }
 
-    /// What it signs with in secure aggregation.
+    /// Returns the signing identity for secure aggregation.
     pub fn signing(&self) -> SigningIdentity {
         SigningIdentity::from_secret(DeviceId(self.number()), &self.keys.signing)
     }
 
-    /// TLS 1.3 towards the server of its federation, with its own certificate.
+    /// Returns the TLS 1.3 configuration for connections to the server, with the device's certificate.
     pub fn client_tls(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, IdentityError> {
         let key = PrivatePkcs8KeyDer::from(self.keys.tls.to_vec());
         tls::client(&self.authority, self.certificate.clone(), key, alpn)
     }
 
-    /// The key of its certificate, as PEM.
+    /// Returns the secret key of the certificate, in PEM.
     pub fn key_pem(&self) -> Zeroizing<String> {
         Zeroizing::new(folder::pem_block("PRIVATE KEY", &self.keys.tls))
     }
 
-    /// The key of its certificate, PKCS #8.
+    /// Returns the secret key of the certificate, in PKCS #8.
     pub fn tls_secret(&self) -> &[u8] {
         &self.keys.tls
     }
 
-    /// The identity of secrets and certificates that were stored together.
+    /// Creates an identity from stored keys and certificates.
     pub fn from_parts(
         federation: FederationName,
         name: DeviceName,
@@ -199,23 +199,23 @@ impl fmt::Debug for DeviceIdentity {
     }
 }
 
-/// The public half of a TLS key in PKCS #8: an uncompressed point of P-256.
+/// Returns the public key of a PKCS #8 TLS key: an uncompressed point of P-256.
 fn public_half(tls: &[u8]) -> Result<Vec<u8>, IdentityError> {
     let key = EcdsaKeyPair::from_pkcs8(&P256, tls, &SystemRandom::new()).map_err(|_| IdentityError::Key)?;
     Ok(key.public_key().as_ref().to_vec())
 }
 
-/// Keys as hexadecimal digits in JSON.
+/// Serialisation of keys as hexadecimal digits.
 pub mod hexadecimal {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    /// Writes a key.
+    /// Serialises a key.
     pub fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&super::hex(bytes))
     }
 
-    /// Reads a key.
+    /// Deserialises a key.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
         let text = String::deserialize(deserializer)?;
         super::from_hex(&text).ok_or_else(|| D::Error::custom("a key is 64 hexadecimal digits"))

@@ -6,18 +6,18 @@ use std::str::FromStr;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of a certificate's DER bytes.
+/// The SHA-256 hash of a certificate's DER bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
-/// A text that is no fingerprint.
+/// The error of a text that is not a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint is 64 hexadecimal digits")]
 pub struct NotAFingerprint;
 
 impl Fingerprint {
-    /// The fingerprint of a certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Self {
+    /// Computes the fingerprint of a certificate.
+    pub fn for_certificate(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate.as_ref()).into())
     }
 }
@@ -36,12 +36,12 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The inverse of [`hex`] for a known length.
+/// Decodes exactly `N` bytes from hexadecimal digits.
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
@@ -55,7 +55,7 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// The inverse of [`hex`] for any length.
+/// Decodes any number of bytes from hexadecimal digits.
 pub fn from_bytes_hex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks();
     let byte = |pair: &[u8; 2]| from_hex::<1>(std::str::from_utf8(pair).ok()?).map(|[byte]| byte);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_fingerprint_is_read_as_it_is_written() {
-        let fingerprint = Fingerprint::of(&CertificateDer::from(vec![1, 2, 3]));
+        let fingerprint = Fingerprint::for_certificate(&CertificateDer::from(vec![1, 2, 3]));
         let text = fingerprint.to_string();
         // sha256sum of the bytes 01 02 03.
         assert_eq!(text, "039058c6f2c0cb492c533b0a4d14ef77cc0f78abccced5287d84a1a2011cfb81");

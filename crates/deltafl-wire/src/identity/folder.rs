@@ -1,4 +1,4 @@
-//! The files of an identity: whole or not there, and keys for their owner's eyes only.
+//! The files of an identity. A file is written completely or not at all; only its owner reads a key.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,19 +13,19 @@ use zeroize::Zeroizing;
 use super::IdentityError;
 use super::fingerprint::from_hex;
 
-/// Certificates as PEM, one after the other.
+/// Encodes certificates as PEM.
 pub fn to_pem(certificates: &[&CertificateDer<'_>]) -> String {
     certificates.iter().map(|certificate| pem_block("CERTIFICATE", certificate.as_ref())).collect()
 }
 
-/// The certificates of a PEM text; `None` when it holds none or is malformed.
+/// Decodes the certificates of a PEM text. Returns `None` if it is malformed or contains none.
 pub fn from_pem(text: &str) -> Option<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().ok()?;
     (!certificates.is_empty()).then_some(certificates)
 }
 
-/// A PEM block: base64 in lines of 64.
+/// Encodes a PEM block with base64 lines of 64 characters.
 pub fn pem_block(label: &str, der: &[u8]) -> String {
     let text = Zeroizing::new(STANDARD.encode(der));
     let mut pem = String::with_capacity(text.len() + text.len() / 64 + 2 * label.len() + 40);
@@ -38,12 +38,12 @@ pub fn pem_block(label: &str, der: &[u8]) -> String {
     pem
 }
 
-/// Makes a folder, and those above it.
+/// Creates a folder and its parents.
 pub fn create(folder: &Path) -> Result<(), IdentityError> {
     fs::create_dir_all(folder).map_err(io_error(folder))
 }
 
-/// Writes a new file that everybody may read.
+/// Writes a new file that every user may read.
 pub fn write_public(path: &Path, text: &str) -> Result<(), IdentityError> {
     write(path, text.as_bytes(), 0o644)
 }
@@ -76,7 +76,7 @@ fn with_mode(options: &mut OpenOptions, mode: u32) {
 #[cfg(not(unix))]
 fn with_mode(_: &mut OpenOptions, _: u32) {}
 
-/// Reads a key; refuses one that others can read.
+/// Reads a key file. Fails if other users can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, IdentityError> {
     let mut file = File::open(path).map_err(io_error(path))?;
     refuse_exposed(path, &file)?;
@@ -97,7 +97,7 @@ fn refuse_exposed(_: &Path, _: &File) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Reads a secret of 32 bytes, written as hexadecimal digits.
+/// Reads a secret of 32 bytes from hexadecimal digits.
 pub fn read_secret_bytes(path: &Path) -> Result<Zeroizing<[u8; 32]>, IdentityError> {
     let text = read_secret(path)?;
     from_hex(text.trim()).map(Zeroizing::new).ok_or_else(|| malformed(path, "key of 64 hexadecimal digits"))
@@ -109,7 +109,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Id
     from_pem(&text).ok_or_else(|| malformed(path, "certificate"))
 }
 
-/// Reads a private key, PKCS #8 in PEM.
+/// Reads a PKCS #8 private key in PEM.
 pub fn read_private_key(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
     let text = read_secret(path)?;
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes())
@@ -117,12 +117,12 @@ pub fn read_private_key(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError
     Ok(Zeroizing::new(key.secret_pkcs8_der().to_vec()))
 }
 
-/// The error of a file that holds something else.
+/// Returns the error for a file with unexpected contents.
 pub fn malformed(path: &Path, expected: &'static str) -> IdentityError {
     IdentityError::Malformed { path: path.to_owned(), expected }
 }
 
-/// The error of a file that the file system does not give.
+/// Returns a converter from I/O errors of `path`.
 pub fn io_error(path: &Path) -> impl Fn(io::Error) -> IdentityError + use<> {
     let path: PathBuf = path.to_owned();
     move |source| IdentityError::Io { path: path.clone(), source }

@@ -1,18 +1,20 @@
-//! Names that fit into a certificate: one label of a host name.
+//! Names that are valid in a certificate: one label of a host name.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest label that a certificate can hold.
+/// The maximum length of a label in a certificate.
 const LONGEST: usize = 63;
 
-/// A text that is no name.
+/// The error of a text that is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{got:?} is no name: 1 to 63 of a–z, 0–9, '-' and '_', with a letter or a digit at both ends")]
+#[error(
+    "{got:?} is not a valid name: use 1 to 63 of a–z, 0–9, '-' and '_', with a letter or digit at both ends"
+)]
 pub struct InvalidName {
-    /// What was given.
+    /// The given text.
     pub got: String,
 }
 
@@ -33,7 +35,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -70,12 +72,12 @@ macro_rules! name {
 }
 
 name! {
-    /// What a device is called, in its certificate and nowhere else claimed.
+    /// The name of a device. Only its certificate proves it.
     DeviceName
 }
 
 name! {
-    /// What a federation is called.
+    /// The name of a federation.
     FederationName
 }
 

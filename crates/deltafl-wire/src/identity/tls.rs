@@ -1,4 +1,4 @@
-//! A device's side of TLS 1.3, and nothing older; and what both sides stand on.
+//! TLS 1.3 configuration of a device, and the cryptography that both sides share.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::IdentityError;
 
-/// A device's side.
+/// Returns the TLS configuration of a device.
 pub(super) fn client(
     authority: &CertificateDer<'static>,
     certificate: CertificateDer<'static>,
@@ -22,17 +22,17 @@ pub(super) fn client(
         .with_root_certificates(roots(authority)?)
         .with_client_auth_cert(vec![certificate], PrivateKeyDer::Pkcs8(key))?;
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    // A revoked device must not come back on an old ticket.
+    // A revoked device must not reconnect with an old ticket.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// The cryptography of both sides.
+/// Returns the cryptography provider of both sides.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The only root that both sides trust.
+/// Returns a root store that contains only the authority.
 pub fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.clone())?;

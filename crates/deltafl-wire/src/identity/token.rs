@@ -1,8 +1,8 @@
-//! Enrolment tokens: what lets a new device of a fleet in.
+//! Enrolment tokens, which authorise a new device to join a fleet.
 //!
-//! A token holds the fingerprint of the federation's authority and the key that signs its rosters beside its secret, so that a
-//! device which has nothing else knows whether it talks to the right server before it says the secret, and takes no roster
-//! from anybody but the authority after. The server keeps a hash of the secret.
+//! A token contains a secret, the fingerprint of the authority and the key that verifies rosters.
+//! The device therefore authenticates the server before it sends the secret, and accepts only rosters
+//! of this authority. The server stores a hash of the secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,41 +26,43 @@ pub struct Token {
     secret: Zeroizing<[u8; SECRET_LEN]>,
 }
 
-/// What the server keeps of a token: SHA-256 of its secret, in hexadecimal. 128 random bits need no salt.
+/// The SHA-256 hash of a token's secret, in hexadecimal, as the server stores it.
+///
+/// A salt is unnecessary, because the secret has 128 random bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TokenHash(pub String);
 
-/// A text that is no token.
+/// The error of a text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an enrolment token: it starts with deltafl- and is {} characters long", PREFIX.len() + 107)]
 pub struct InvalidToken;
 
 impl Token {
-    /// A new token for the federation of an authority.
+    /// Generates a token for the federation of an authority.
     pub fn generate(authority: Fingerprint, roster_key: [u8; 32]) -> Result<Self, IdentityError> {
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
         getrandom::fill(&mut *secret)?;
         Ok(Self { authority, roster_key, secret })
     }
 
-    /// The authority whose server may be told the secret.
+    /// Returns the fingerprint of the authority whose server may receive the secret.
     pub fn authority(&self) -> Fingerprint {
         self.authority
     }
 
-    /// The Ed25519 key that signs the rosters of the federation.
+    /// Returns the Ed25519 key that verifies the rosters of the federation.
     pub fn roster_key(&self) -> [u8; 32] {
         self.roster_key
     }
 
-    /// What the server keeps of it.
+    /// Returns the hash that the server stores.
     pub fn hash(&self) -> TokenHash {
         let mut hasher = Sha256::new_with_prefix(b"deltafl enrolment token\0");
         hasher.update(*self.secret);
         TokenHash(hex(&hasher.finalize()))
     }
 
-    /// The text to hand to a device. Whoever has it can enrol.
+    /// Returns the text to give to a device. Its possession is sufficient to enrol.
     pub fn reveal(&self) -> Zeroizing<String> {
         let bytes = Zeroizing::new([&self.authority.0[..], &self.roster_key, &*self.secret].concat());
         Zeroizing::new(PREFIX.to_owned() + &URL_SAFE_NO_PAD.encode(&*bytes))

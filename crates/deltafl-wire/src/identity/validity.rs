@@ -1,6 +1,7 @@
-//! From when until when a certificate holds.
+//! The validity period of a certificate.
 //!
-//! TLS checks this itself; people who look after a federation want to see it. The DER of a certificate starts
+//! TLS checks it during the handshake; this module displays it to operators. The DER encoding of a
+//! certificate starts with
 //!
 //! ```text
 //! SEQUENCE { SEQUENCE { [0] version, serial, algorithm, issuer, SEQUENCE { not before, not after }, …
@@ -15,27 +16,30 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The time in which a certificate holds.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Its first second.
+    /// The first valid second.
     pub not_before: OffsetDateTime,
-    /// Its last.
+    /// The last valid second.
     pub not_after: OffsetDateTime,
 }
 
-/// Bytes that are no certificate.
+/// The error of bytes that are not a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a certificate")]
 pub struct NotACertificate;
 
 impl Validity {
-    /// The validity of a certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotACertificate> {
+    /// Parses the validity period of a certificate.
+    ///
+    /// # Errors
+    /// Fails if the bytes are not a certificate.
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotACertificate> {
         read(certificate).ok_or(NotACertificate)
     }
 
-    /// Whole days from `now` to its end; negative once it is over.
+    /// Returns the whole days from `now` to expiry. Negative after expiry.
     pub fn days_left(&self, now: OffsetDateTime) -> i64 {
         (self.not_after - now).whole_days()
     }
@@ -56,7 +60,7 @@ fn read(certificate: &[u8]) -> Option<Validity> {
     Some(Validity { not_before: instant(kind, not_before)?, not_after: instant(other, not_after)? })
 }
 
-/// The first element: its tag, its content, and what follows.
+/// Splits off the first DER element: its tag, its content, and the remaining bytes.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;

@@ -6,30 +6,33 @@
 //!     w_{t+1} ≈ argmin_w F̄_θ,ν(w, η_t), to within ε_t                 line 3, eq. (4)
 //! ```
 //!
-//! On convex losses it ends within ν/(2θ) of min F_θ, and the gradient of F̄_θ,ν vanishes (Proposition 4).
-//! It sees every device in every round, which no federation grants: it is the reference that the federated
-//! algorithms are held against, and it computes the paper's illustration.
+//! On convex losses the result is within ν/(2θ) of min F_θ, and the gradient of F̄_θ,ν vanishes
+//! (Proposition 4). The algorithm needs every device in every round, which is not possible in a
+//! federation. It is the reference for the federated algorithms, and it computes the paper's
+//! illustration.
 //!
-//! **The w-step's certificate.** With γ_k = g'_ν(F_k(w) − η) and g_ν(ρ) = max_γ {ργ − νγ²/2} + ν/2, the function
+//! **The w-step's certificate.** With γ_k = g'_ν(F_k(w) − η) and g_ν(ρ) = max_γ {ργ − νγ²/2} + ν/2,
+//! the function
 //!
 //! ```text
 //! L(v) = η + (1/θ) Σ_k α_k (γ_k (F_k(v) − η) − νγ_k²/2 + ν/2)
 //! ```
 //!
-//! lies below F̄_θ,ν(·, η), touches it at v = w with the same gradient, and is strongly convex with modulus
-//! m = (μ/θ) Σ_k α_k γ_k when every F_k is with modulus μ. Its minimum bounds what is left to gain:
+//! is a lower bound of F̄_θ,ν(·, η). It equals F̄ at v = w, with the same gradient. It is strongly
+//! convex with modulus m = (μ/θ) Σ_k α_k γ_k if every F_k is with modulus μ. Its minimum bounds the
+//! remaining decrease:
 //!
 //! ```text
 //! F̄_θ,ν(w, η) − min_v F̄_θ,ν(v, η) ≤ ‖∇_w F̄_θ,ν(w, η)‖² / (2m)
 //! ```
 //!
-//! and there is nothing left when all γ_k are zero.
+//! No decrease remains when all γ_k are zero.
 //!
-//! **Small ν.** A w-step gains nothing once the tail has fallen to η_t, so that η moves by no more than ν in a
-//! round. [`Alternating::run_graduated`] comes down from a ν as wide as the losses, and hands each stage's w
-//! to the next.
+//! **Small ν.** A w-step makes no progress once the tail has fallen to η_t, so η changes by at most
+//! ν in a round. [`Alternating::run_graduated`] starts with a ν as wide as the losses, and passes
+//! each stage's w to the next.
 //!
-//! **Other losses.** [`StochasticAlternating`] takes SGD as the w-step and asks for no convexity.
+//! **Other losses.** [`StochasticAlternating`] uses SGD as the w-step and requires no convexity.
 
 mod descent;
 mod stochastic;
@@ -44,19 +47,20 @@ pub use self::stochastic::{
 
 /// A convex problem over N devices.
 pub trait Problem {
-    /// The weights α_k; their number is N.
+    /// Returns the N weights α_k.
     fn weights(&self) -> &[f64];
 
-    /// F_k(w) of each device.
+    /// Computes F_k(w) of each device.
     fn losses(&self, w: &[f64]) -> Vec<f64>;
 
-    /// Σ_k s_k ∇F_k(w), for a factor s_k per device.
+    /// Computes Σ_k s_k ∇F_k(w) with one factor s_k per device.
     fn gradient(&self, w: &[f64], factors: &[f64]) -> Vec<f64>;
 
-    /// μ > 0 such that every F_k is strongly convex with modulus μ; an ℓ₂ penalty λ/2‖w‖² brings λ.
+    /// Returns μ > 0 such that every F_k is strongly convex with modulus μ. An ℓ₂ penalty λ/2‖w‖²
+    /// contributes λ.
     fn strong_convexity(&self) -> f64;
 
-    /// A number that no F_k(w) is below.
+    /// Returns a lower bound of all F_k(w).
     fn least_loss(&self) -> f64 {
         0.0
     }
@@ -69,36 +73,36 @@ pub struct Alternating {
     pub theta: Conformity,
     /// The smoothing ν.
     pub nu: Smoothing,
-    /// How exact each w-step is.
+    /// The accuracy of each w-step.
     pub inexactness: Inexactness,
     /// The number of rounds.
     pub rounds: u32,
 }
 
-/// The sequence ε_t = first / (t+1)^power; it is summable, as Proposition 4 asks, when power > 1.
+/// The sequence ε_t = first / (t+1)^power. It is summable, as Proposition 4 requires, if power > 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inexactness {
     /// ε_0.
     pub first: f64,
-    /// How fast it falls.
+    /// The exponent of the decrease.
     pub power: f64,
 }
 
 impl Inexactness {
-    /// ε_t.
+    /// Returns ε_t.
     pub fn at(&self, round: u32) -> f64 {
         self.first / (f64::from(round) + 1.0).powf(self.power)
     }
 }
 
-/// ε_t = 1/(t+1)².
+/// Returns ε_t = 1/(t+1)².
 impl Default for Inexactness {
     fn default() -> Self {
         Self { first: 1.0, power: 2.0 }
     }
 }
 
-/// What Algorithm 1 found.
+/// The result of Algorithm 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alternated {
     /// The last w.
@@ -108,26 +112,27 @@ pub struct Alternated {
     /// ‖∇ F̄_θ,ν(w, η)‖, over w and η.
     pub gradient_norm: f64,
     /// One entry per round.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<AlternatingRound>,
 }
 
 /// One round of Algorithm 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Round {
+pub struct AlternatingRound {
     /// η_t.
     pub eta: f64,
     /// F_θ,ν(w_t) = F̄_θ,ν(w_t, η_t), before the w-step.
     pub objective: f64,
-    /// The bound on what the w-step left; at most ε_t, unless rounding kept it from getting there.
+    /// The bound on the remaining decrease after the w-step. It is at most ε_t, except for
+    /// rounding.
     pub certificate: f64,
-    /// Gradient steps taken.
+    /// The number of gradient steps.
     pub steps: u32,
 }
 
 impl Alternating {
     /// Runs Algorithm 1 from `start`.
     ///
-    /// Fails when a loss is not finite, or a weight not positive.
+    /// Returns an error if a loss is not finite or a weight is not positive.
     pub fn run(&self, problem: &impl Problem, start: Vec<f64>) -> Result<Alternated, InvalidDeviceLoss> {
         let mut w = start;
         let mut rounds = Vec::new();
@@ -138,7 +143,12 @@ impl Alternating {
             let objective = self.nu.objective(self.theta, eta, &losses);
             let step = descent.run(w, eta, self.inexactness.at(t));
             w = step.w;
-            rounds.push(Round { eta, objective, certificate: step.certificate, steps: step.steps });
+            rounds.push(AlternatingRound {
+                eta,
+                objective,
+                certificate: step.certificate,
+                steps: step.steps,
+            });
         }
         let losses = device_losses(problem, &w)?;
         let eta = self.eta_step(problem, &losses);
@@ -147,9 +157,10 @@ impl Alternating {
         Ok(Alternated { w, eta, gradient_norm, rounds })
     }
 
-    /// Runs Algorithm 1 for ν′ from the spread of the losses at `start` down to ν, by quarters.
+    /// Runs Algorithm 1 for ν′ from the spread of the losses at `start` down to ν, divided by four
+    /// in each stage.
     ///
-    /// Every stage has [`Self::rounds`] rounds; what it returns is of the last stage, at ν itself.
+    /// Every stage has [`Self::rounds`] rounds. The result is that of the last stage, at ν itself.
     pub fn run_graduated(
         &self,
         problem: &impl Problem,
@@ -167,9 +178,10 @@ impl Alternating {
         self.run(problem, w)
     }
 
-    /// η_t: of all minimisers, the one in the middle, which leaves the w-step the most room.
+    /// Returns η_t. Of all minimisers it is the middle one, which leaves the most room for the
+    /// w-step.
     fn eta_step(&self, problem: &impl Problem, losses: &[DeviceLoss]) -> f64 {
-        // Without devices F̄(w, η) = η has no minimum, and no w is better than another.
+        // Without devices F̄(w, η) = η has no minimum, and all w are equivalent.
         let Some(minimisers) = self.nu.minimisers(self.theta, losses) else { return 0.0 };
         if minimisers.least.is_finite() {
             minimisers.least.midpoint(minimisers.greatest)
@@ -192,7 +204,7 @@ mod tests {
     use super::*;
     use crate::superquantile::superquantile;
 
-    /// F_k(w) = (w − c_k)² on the line.
+    /// F_k(w) = (w − c_k)² in one dimension.
     struct Line {
         centres: Vec<f64>,
         weights: Vec<f64>,

@@ -1,7 +1,7 @@
-//! Δ-FL: the devices in the upper θ-tail of the losses take part (Algorithms 2 and 3).
+//! Δ-FL: the devices in the upper θ-tail of the losses participate (Algorithms 2 and 3).
 
-use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use super::{Algorithm, AlgorithmParts};
+use crate::memory::AlgorithmState;
 use crate::options::{
     DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
@@ -68,7 +68,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
     corrections: &[],
 };
 
-/// How Δ-FL finds the quantile of the losses.
+/// The method by which Δ-FL finds the quantile of the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantile {
     /// The server sees the losses of the cohort (Algorithm 2).
@@ -78,14 +78,15 @@ pub enum Quantile {
     Private(PrivateQuantile),
 }
 
-/// What happens to an η that is older than a round (T_η > 1).
+/// The handling of an η that is older than a round (T_η > 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EtaRule {
-    /// η is found anew in the next round when the mass that it keeps is far from θ: losses fall while η stays, and the
-    /// tail would be empty before long.
+    /// η is recomputed in the next round if the mass that it keeps is far from θ. Losses decrease
+    /// while η is constant, so the tail would soon be empty.
     #[default]
     Watched,
-    /// η stays for T_η rounds, whatever it keeps: the letter of the paper.
+    /// η is constant for T_η rounds, regardless of the mass that it keeps. This follows the paper
+    /// exactly.
     Fixed,
 }
 
@@ -98,28 +99,28 @@ pub struct Tail {
     pub quantile: Quantile,
     /// T_η: rounds between two searches for η.
     pub eta_every: u64,
-    /// What happens to η in between.
+    /// The handling of η between two searches.
     pub eta_rule: EtaRule,
-    /// ν of the smoothed tail; none in the paper's experiments.
+    /// ν of the smoothed tail. The paper's experiments do not use it.
     pub nu: Option<Smoothing>,
 }
 
-/// The ends of the range of losses that a private quantile has settled on.
+/// The bounds of the range of losses that a private quantile has determined.
 const RANGE: [&str; 2] = ["range.lower", "range.upper"];
-/// Weight kept per device that answered, in the round in which η was found.
+/// The kept weight per answering device in the round in which η was found.
 const FRESH_WEIGHT: &str = "eta.weight";
-/// Set when η is to be found anew.
+/// Set if η must be recomputed.
 const STALE: &str = "eta.stale";
-/// Losses that differ by less, relative to their size, are equal up to rounding.
+/// The relative difference below which losses are equal up to rounding.
 const ROUNDING: f64 = 1e-12;
 
 impl Tail {
-    /// Algorithm 2 at θ, with η in every round and no smoothing.
+    /// Creates Algorithm 2 at θ, with η in every round and no smoothing.
     pub fn new(theta: Conformity) -> Self {
         Self { theta, quantile: Quantile::Open, eta_every: 1, eta_rule: EtaRule::Watched, nu: None }
     }
 
-    /// The tail with these options.
+    /// Creates the tail with these options.
     fn from_options(options: &OptionValues) -> Result<Self, InvalidOption> {
         let theta = Conformity::try_from(options.real("theta")?)
             .map_err(|e| InvalidOption::new("theta", e.to_string()))?;
@@ -140,11 +141,11 @@ impl Tail {
     }
 
     /// Δ-FL with this tail.
-    pub fn into_parts(self) -> Parts {
-        Parts { selection: Box::new(self), theta: self.theta, ..Parts::default() }
+    pub fn into_parts(self) -> AlgorithmParts {
+        AlgorithmParts { selection: Box::new(self), theta: self.theta, ..AlgorithmParts::default() }
     }
 
-    /// η from the losses of the cohort; `None` without devices.
+    /// Computes η from the losses of the cohort. Returns `None` without devices.
     fn open_eta(&self, losses: &[DeviceLoss]) -> Option<f64> {
         match self.nu {
             Some(nu) => nu.minimisers(self.theta, losses).map(|minimisers| minimisers.eta()),
@@ -152,20 +153,20 @@ impl Tail {
         }
     }
 
-    fn range(memory: &Memory) -> LossRange {
+    fn range(memory: &AlgorithmState) -> LossRange {
         let [lower, upper] = RANGE.map(|end| memory.number(end));
         lower.zip(upper).and_then(|(lower, upper)| LossRange::new(lower, upper).ok()).unwrap_or_default()
     }
 
-    /// Whether the mass that an old η keeps is far from θ.
+    /// Returns `true` if the mass that an old η keeps is far from θ.
     fn is_far(&self, mass: f64) -> bool {
         let theta = self.theta.get();
         mass < theta / 2.0 || mass > (2.0 * theta).min(f64::midpoint(1.0, theta))
     }
 }
 
-/// The least loss that equals η up to rounding, through a chain of losses that do: where all devices have the same loss,
-/// as at w₀ = 0, the tail must not be made of rounding noise.
+/// Returns the smallest loss that equals η up to rounding, through a chain of such losses. If all
+/// devices have the same loss, as at w₀ = 0, rounding noise must not determine the tail.
 fn least_equal(eta: f64, losses: &[DeviceLoss]) -> f64 {
     let mut below: Vec<f64> = losses.iter().map(DeviceLoss::loss).filter(|&loss| loss < eta).collect();
     below.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -178,7 +179,7 @@ fn least_equal(eta: f64, losses: &[DeviceLoss]) -> f64 {
 }
 
 impl Selection for Tail {
-    fn needs(&self, round: u64, memory: &Memory) -> Needs {
+    fn needs(&self, round: u64, memory: &AlgorithmState) -> Needs {
         let in_force = memory.number(ETA).is_some() && memory.number(STALE).is_none();
         match self.quantile {
             _ if in_force && !round.is_multiple_of(self.eta_every) => Needs::Nothing,
@@ -189,7 +190,7 @@ impl Selection for Tail {
         }
     }
 
-    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory) {
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState) {
         let eta = match learned {
             Learned::Nothing => return,
             Learned::Losses(losses) => self.open_eta(losses),
@@ -213,9 +214,9 @@ impl Selection for Tail {
         }
     }
 
-    fn weighting(&self, memory: &Memory) -> Weighting {
+    fn weighting(&self, memory: &AlgorithmState) -> Weighting {
         match (memory.number(ETA), self.nu) {
-            // No loss was finite: nobody can be compared, everyone tries.
+            // No loss was finite, so devices cannot be compared and all of them train.
             (None, _) => Weighting::everyone(),
             (Some(eta), Some(nu)) => Weighting::smooth_tail(eta, nu),
             (Some(eta), None) => Weighting::tail(eta),
@@ -224,7 +225,7 @@ impl Selection for Tail {
 
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
     /// device keeps on average in that round is the measure for the rounds after it.
-    fn observe(&self, summed: &SummedTail, memory: &mut Memory) {
+    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState) {
         let Some(found) = memory.number(ETA_ROUND) else { return };
         if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || summed.answered == 0 {
             return;
@@ -249,8 +250,8 @@ mod tests {
         SummedTail { round, answered: 10, tail_weight }
     }
 
-    fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> Memory {
-        let mut memory = Memory::default();
+    fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         tail.learn(round, Learned::Losses(losses), &mut memory);
         memory
     }

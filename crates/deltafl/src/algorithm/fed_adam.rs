@@ -1,4 +1,4 @@
-//! FedAdam: the server takes the mean update for a gradient and steps by Adam (Reddi et al., 2021).
+//! FedAdam: the server uses the mean update as a gradient for an Adam step (Reddi et al., 2021).
 //!
 //! ```text
 //! Δ_t     = Σ α_k (w_k − w_t) / Σ α_k
@@ -7,16 +7,17 @@
 //! w_{t+1} = w_t + η m_t / (√v_t + τ)
 //! ```
 //!
-//! As published there is no correction of the bias of the first rounds; m₀ = 0 and v₀ = τ². The moments are remembered as
-//! `adam.m` and `adam.v`, and so they are in every checkpoint.
+//! As published, there is no bias correction in the first rounds, with m₀ = 0 and v₀ = τ². The
+//! track's memory contains the moments as `adam.m` and `adam.v`, so they are part of every
+//! checkpoint.
 
-use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use super::{Algorithm, AlgorithmParts};
+use crate::memory::AlgorithmState;
 use crate::options::{
     DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
 use crate::params::{Params, UpdateSum};
-use crate::server_step::{Applied, ServerStep};
+use crate::server_step::{ServerStep, ServerStepInput};
 
 /// FedAdam.
 pub static FED_ADAM: Algorithm = Algorithm {
@@ -35,7 +36,9 @@ pub static FED_ADAM: Algorithm = Algorithm {
             "how far a step adapts: added to the root of the second moment",
         ),
     ],
-    build: |options| Ok(Parts { server: Box::new(Adam::from_options(options)?), ..Parts::default() }),
+    build: |options| {
+        Ok(AlgorithmParts { server: Box::new(Adam::from_options(options)?), ..AlgorithmParts::default() })
+    },
     weightings: &[],
     corrections: &[],
 };
@@ -64,7 +67,7 @@ const fn real(
     }
 }
 
-/// Adam's step, on the server.
+/// The Adam step on the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Adam {
     rate: f64,
@@ -80,7 +83,12 @@ impl Adam {
 }
 
 impl ServerStep for Adam {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         let params = at.params;
         let mean = sum.mean()?;
         let start = [0.0, (self.tau * self.tau) as f32];
@@ -108,8 +116,8 @@ mod tests {
     use super::*;
     use crate::params::UpdateCode;
 
-    fn at(params: &Params) -> Applied<'_> {
-        Applied { params, devices: 10 }
+    fn at(params: &Params) -> ServerStepInput<'_> {
+        ServerStepInput { params, devices: 10 }
     }
 
     fn sum(params: &Params, local: &[f32]) -> UpdateSum {
@@ -121,7 +129,7 @@ mod tests {
     #[test]
     fn two_steps_are_those_of_the_formula() {
         let adam = Adam { rate: 0.1, beta: [0.5, 0.75], tau: 0.5 };
-        let (start, mut memory) = (Params::from(vec![1.0]), Memory::default());
+        let (start, mut memory) = (Params::from(vec![1.0]), AlgorithmState::default());
         let once = adam.apply(&at(&start), &sum(&start, &[2.0]), &mut memory).unwrap();
         // Δ = 1: m = 0.5, v = 0.75·0.25 + 0.25·1 = 0.4375.
         let expected = 1.0 + 0.1 * 0.5 / (0.4375_f64.sqrt() + 0.5);
@@ -136,9 +144,9 @@ mod tests {
     #[test]
     fn a_sum_over_nobody_moves_nothing_and_forgets_nothing() {
         let adam = Adam { rate: 0.1, beta: [0.9, 0.99], tau: 1e-3 };
-        let (params, mut memory) = (Params::from(vec![1.0]), Memory::default());
+        let (params, mut memory) = (Params::from(vec![1.0]), AlgorithmState::default());
         let nobody = UpdateSum::new(vec![0; UpdateCode::len(1)], 1).unwrap();
         assert_eq!(adam.apply(&at(&params), &nobody, &mut memory), None);
-        assert_eq!(memory, Memory::default());
+        assert_eq!(memory, AlgorithmState::default());
     }
 }

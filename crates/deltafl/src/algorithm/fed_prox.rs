@@ -1,13 +1,14 @@
-//! FedProx: a device is held near the model that it was sent (Li et al., 2020).
+//! FedProx: a proximal term limits the distance of a device from the received model (Li et al.,
+//! 2020).
 //!
 //! ```text
 //! w_k = LocalUpdate of  f_k(w) + (μ/2)‖w − w_t‖²
 //! ```
 //!
-//! Every device of the cohort counts, and the server averages as FedAvg does: the local step is all that differs. μ = 0 is
-//! FedAvg, bit for bit.
+//! Every device of the cohort counts, and the server averages as in FedAvg. Only the local step
+//! differs. μ = 0 equals FedAvg to the bit.
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 
 /// FedProx.
@@ -24,7 +25,7 @@ pub static FED_PROX: Algorithm = Algorithm {
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
         example: OptionValue::Real(0.01),
     }],
-    build: |options| Ok(Parts { proximal: options.real("mu")? as f32, ..Parts::default() }),
+    build: |options| Ok(AlgorithmParts { proximal: options.real("mu")? as f32, ..AlgorithmParts::default() }),
     weightings: &[],
     corrections: &[],
 };

@@ -1,4 +1,5 @@
-//! SCAFFOLD: control variates take out what a device's data pulls away from the population (Karimireddy et al., 2020, option II).
+//! SCAFFOLD: control variates correct the drift of a device's data from the population (Karimireddy
+//! et al., 2020, option II).
 //!
 //! ```text
 //! device k:   w ← w − γ (∇f_k(w; ξ) − c_k + c)                       K steps from w_t
@@ -7,16 +8,16 @@
 //!             c ← c + |S_t| / N · mean of (c_k⁺ − c_k)
 //! ```
 //!
-//! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
-//! the paper's with `weights = "uniform"`.
+//! c_k stays on its device: in its memory, and in a deployment on its disk. Means use the weights
+//! of the devices, and equal those of the paper with `weights = "uniform"`.
 
-use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use super::{Algorithm, AlgorithmParts};
+use crate::memory::AlgorithmState;
 use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
-use crate::server_step::{Applied, ServerStep};
-use crate::trainer::{Correction, Trained};
+use crate::server_step::{ServerStep, ServerStepInput};
+use crate::trainer::{Correction, LocalResult};
 
 /// SCAFFOLD.
 pub static SCAFFOLD: Algorithm = Algorithm {
@@ -34,13 +35,13 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     }],
     build: |options| {
         let server = Box::new(Control { rate: options.real("global_rate")? });
-        Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
+        Ok(AlgorithmParts { correction: Some(&CONTROL_VARIATE), server, ..AlgorithmParts::default() })
     },
     weightings: &[&EVERYONE],
     corrections: &[&CONTROL_VARIATE],
 };
 
-/// The name of c in the track's memory, and of c_k in the device's.
+/// The name of c in the track's memory and of c_k in the device's memory.
 const CONTROL: &str = "control";
 
 /// c − c_k is added to every gradient.
@@ -57,8 +58,8 @@ pub static CONTROL_VARIATE: Correction = Correction {
 };
 
 /// c_k⁺, and what it differs by from c_k.
-fn finish(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]) {
-    let Trained { params, local, sent, steps, learning_rate } = *trained;
+fn finish(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]) {
+    let LocalResult { params, local, sent, steps, learning_rate } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
     let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
     for ((change, moved), &control) in changes.iter_mut().zip(moved).zip(sent[0].as_slice()) {
@@ -78,7 +79,12 @@ struct Control {
 }
 
 impl ServerStep for Control {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         let params = at.params.as_slice();
         let mut mean = sum.mean()?;
         let moved: Vec<f32> = params
@@ -104,15 +110,20 @@ mod tests {
     #[test]
     fn a_device_keeps_its_control_and_tells_the_change() {
         let sent = [Params::from(vec![0.5, -1.0])];
-        let mut own = Memory::default();
+        let mut own = AlgorithmState::default();
         let mut drift = [0.0; 2];
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
         assert_eq!(drift, [0.5, -1.0], "a new device has no control of its own");
-        let trained =
-            Trained { params: &[1.0, 1.0], local: &[0.0, 1.5], sent: &sent, steps: 4, learning_rate: 0.125 };
+        let trained = LocalResult {
+            params: &[1.0, 1.0],
+            local: &[0.0, 1.5],
+            sent: &sent,
+            steps: 4,
+            learning_rate: 0.125,
+        };
         let mut changes = [0.0; 2];
         (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
-        // (w_t − w_k) / (K γ) is (2, −1); less c that is (1.5, 0).
+        // (w_t − w_k) / (K γ) is (2, −1). Minus c this is (1.5, 0).
         assert_eq!(changes, [1.5, 0.0]);
         assert_eq!(own.vector(CONTROL).unwrap().as_slice(), [1.5, 0.0]);
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
@@ -130,10 +141,11 @@ mod tests {
             code.add_parts(&[(&[local], params.as_slice()), (&[change], &[0.0])], 1.0, &mut sum).unwrap();
         }
         let sum = UpdateSum::new(sum, 2).unwrap();
-        let mut memory = Memory::default();
-        let moved = Control { rate: 0.5 }.apply(&Applied { params: &params, devices: 10 }, &sum, &mut memory);
+        let mut memory = AlgorithmState::default();
+        let moved =
+            Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
         assert_eq!(moved.unwrap().as_slice(), [2.0]);
-        // The mean change is 2, of 2 devices in 10.
+        // The mean change is 2, from 2 of 10 devices.
         assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, FED_AVG, Parts, Tail};
+use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
@@ -11,28 +11,28 @@ use crate::trainer::Correction;
 
 /// One model of a run.
 pub struct Track {
-    /// What it is called.
+    /// The label of the track.
     pub label: TrackLabel,
-    /// Which devices count, and how much.
+    /// The selection of devices and their weights.
     pub selection: Box<dyn Selection>,
-    /// What the server makes of the sum.
+    /// The server step, which computes w_{t+1} from the sum.
     pub server: Box<dyn ServerStep>,
     /// λ of (λ/2)‖w‖².
     pub l2: f32,
     /// μ of (μ/2)‖w − w_t‖².
     pub proximal: f32,
-    /// What corrects the local steps beside it.
+    /// The correction of the local steps.
     pub correction: Option<&'static Correction>,
 }
 
-/// What a track is called, in every table, file and page.
+/// The label of a track in every table, file and page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrackLabel {
-    /// Its name, unique in its run: see [`track_names`].
+    /// Its name, unique in its run. See [`track_names`].
     pub name: String,
     /// The kind of its algorithm.
     pub algorithm: String,
-    /// θ, the mass of the devices that it keeps: 1 where everyone counts.
+    /// θ, the mass of the devices that it keeps, or 1 if every device counts.
     pub theta: Conformity,
 }
 
@@ -44,25 +44,29 @@ impl std::fmt::Display for TrackLabel {
 
 impl Track {
     /// A track of these parts.
-    pub fn new(name: &str, algorithm: &Algorithm, parts: Parts, l2: f32) -> Self {
-        let Parts { selection, proximal, correction, server, theta } = parts;
+    pub fn new(name: &str, algorithm: &Algorithm, parts: AlgorithmParts, l2: f32) -> Self {
+        let AlgorithmParts { selection, proximal, correction, server, theta } = parts;
         let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
         Self { label, selection, server, l2, proximal, correction }
     }
 
     /// A track of an algorithm with these options.
-    pub fn of(algorithm: &Algorithm, options: &OptionValues, l2: f32) -> Result<Self, InvalidOption> {
+    pub fn from_options(
+        algorithm: &Algorithm,
+        options: &OptionValues,
+        l2: f32,
+    ) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
 
-    /// FedAvg without a penalty.
+    /// Creates FedAvg without a penalty.
     pub fn fed_avg() -> Self {
-        Self::new(FED_AVG.title, &FED_AVG, Parts::default(), 0.0)
+        Self::new(FED_AVG.title, &FED_AVG, AlgorithmParts::default(), 0.0)
     }
 }
 
-/// Δ-FL with this tail and no penalty.
+/// Creates Δ-FL with this tail and no penalty.
 impl From<Tail> for Track {
     fn from(tail: Tail) -> Self {
         let name = format!("{} θ={}", super::DELTA_FL.title, tail.theta);
@@ -70,8 +74,8 @@ impl From<Tail> for Track {
     }
 }
 
-/// The names of the tracks of a run: the algorithm with its levels, and where several are called the same, the options in
-/// which they differ: "Δ-FL θ=0.5 T_η=20". Tracks that are equal in everything are numbered.
+/// Returns the names of the tracks of a run: the algorithm with its levels. If several names are
+/// equal, the differing options are appended: "Δ-FL θ=0.5 T_η=20". Identical tracks are numbered.
 pub fn track_names(tracks: &[(&Algorithm, &OptionValues, f32)]) -> Vec<String> {
     let levels: Vec<String> =
         tracks.iter().map(|(algorithm, options, _)| with_levels(algorithm, options)).collect();

@@ -1,11 +1,12 @@
 //! The CPUs of this process.
 //!
-//! A step of SGD is too small to split, so threads share devices, never a step. Tasks are taken from a common counter,
-//! largest first; sums are integers and a device's loss is a sum of fixed blocks in order, so who computes what leaves no
-//! trace in the bits.
+//! A step of SGD is too small to split, so threads share devices, never a step. Threads take tasks
+//! from a shared counter, largest first. Sums are integers, and a device's loss is a sum of fixed
+//! blocks in a fixed order. The assignment of tasks to threads therefore does not affect the bits.
 
 use std::any::Any;
 use std::cell::Cell;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,12 +16,12 @@ use crate::data::{Federation, FederationIndex};
 use crate::device::{add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
-use crate::params::{Params, UpdateCode, add_wrapping};
+use crate::params::{Params, add_wrapping};
 use crate::question::RoundKey;
 use crate::task::Task;
 use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
 
-/// Threads of this process, each with memory to train in.
+/// Threads of this process, each with its own training memory.
 pub struct Threads<'a> {
     federation: &'a Federation,
     task: Task,
@@ -29,21 +30,28 @@ pub struct Threads<'a> {
 }
 
 impl<'a> Threads<'a> {
-    /// `threads` threads that compute the devices of a federation; 0 means one per core.
+    /// Starts threads that compute the devices of a federation; `None` is one thread per core.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the threads cannot be started.
     pub fn new(
         trainer: &'a dyn LocalTrainer,
         federation: &'a Federation,
-        threads: usize,
+        threads: Option<NonZeroUsize>,
     ) -> Result<Self, ComputeError> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|source| {
-            ComputeError::Unavailable { place: format!("{threads} threads"), source: source.into() }
+        // In rayon, 0 threads are one per core.
+        let count = threads.map_or(0, NonZeroUsize::get);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().map_err(|source| {
+            let place = threads.map_or("one thread per core".to_owned(), |count| format!("{count} threads"));
+            ComputeError::Unavailable { place, source: source.into() }
         })?;
         let workers = (0..pool.current_num_threads()).map(|_| Mutex::new(trainer.worker())).collect();
         Ok(Self { federation, task: trainer.task(), pool, workers })
     }
 
-    /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread. A task
-    /// notes the device (federation index) that it works on, to be named if it fails.
+    /// Runs the tasks `0..tasks` on all threads, and returns one state per thread. A task records
+    /// its device (federation index), which an error then names.
     fn share<S: Send>(
         &self,
         tasks: usize,
@@ -61,7 +69,7 @@ impl<'a> Threads<'a> {
                 if i >= tasks {
                     return Ok(state);
                 }
-                // What a panic leaves half done is thrown away with the run.
+                // State that a panic leaves incomplete is discarded with the run.
                 let done = catch_unwind(AssertUnwindSafe(|| task(i, &at, &mut **worker, &mut state)));
                 if let Err(problem) = done.unwrap_or_else(|panic| Err(said(&*panic).into())) {
                     next.store(tasks, Ordering::Relaxed);
@@ -70,7 +78,8 @@ impl<'a> Threads<'a> {
                 }
             }
         };
-        // A lone worker needs no thread of its own: waking it would cost more than a small round.
+        // A single worker runs on the calling thread. Waking another would cost more than a small
+        // round.
         match self.workers.len() {
             1 => work(0).map(|state| vec![state]),
             _ => self.pool.broadcast(|thread| work(thread.index())).into_iter().collect(),
@@ -78,11 +87,11 @@ impl<'a> Threads<'a> {
     }
 }
 
-/// The words of a panic.
+/// Returns the panic message.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    said.unwrap_or("a panic without words").to_owned()
+    said.unwrap_or("panic without a message").to_owned()
 }
 
 impl Compute for Threads<'_> {
@@ -94,16 +103,16 @@ impl Compute for Threads<'_> {
         self.task
     }
 
-    /// Brings near all that the devices will need. In a large federation they lie far apart, and each would be waited
-    /// for in turn. What leads to an address is asked for first, for all of them.
+    /// Prefetches the devices' rows. In a large federation they are far apart in memory, and each
+    /// would cause a cache miss. The pointers are prefetched first, for all devices.
     fn prefetch(&mut self, devices: &[FederationIndex]) {
         devices.iter().for_each(|&device| self.federation.prefetch_row(device));
         devices.iter().for_each(|&device| self.federation.prefetch(device));
     }
 
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
-        // Task t is block t % blocks at params t / blocks: a thread reloads w rarely. Several blocks per turn when there
-        // are many, so that a turn outweighs loading w.
+        // Task t is block t % blocks at params t / blocks, so that a thread rarely reloads w. With
+        // many blocks a turn takes several, so that its cost exceeds that of loading w.
         let tasks = blocks.len() * params.len();
         let turn = tasks.div_ceil(self.workers.len() * 64).clamp(1, 64);
         let turns: Vec<_> = (0..tasks).step_by(turn).map(|t| t..(t + turn).min(tasks)).collect();
@@ -140,27 +149,20 @@ impl Compute for Threads<'_> {
         let code = key.code();
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
-        let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
-        let update = |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut Own| {
-            let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
-            at.set(device);
-            thread.sums[sum].resize(lens[sum], 0);
-            if weight.is_nan() {
-                UpdateCode::refuse(&mut thread.sums[sum]);
-                return Ok(());
-            }
-            let mut stream = update_stream(key, stream_key(self.federation.id(device)));
-            let examples = self.federation.examples(device);
-            let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
-            let mut memory = own.cloned().unwrap_or_default();
-            let answer = worker.update(&task, &mut memory, &mut stream)?;
-            // A refused update is counted inside the sum: the server learns how many, not who.
-            let added = add_update(&code, &task, answer, weight, &mut thread.sums[sum])?;
-            if added && !(own.is_none() && memory.is_empty()) {
-                thread.remembered.push((t, memory));
-            }
-            Ok(())
-        };
+        let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
+        let update =
+            |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
+                let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
+                at.set(device);
+                thread.sums[sum].resize(lens[sum], 0);
+                let mut stream = update_stream(key, stream_key(self.federation.id(device)));
+                let examples = self.federation.examples(device);
+                let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
+                let sum = &mut thread.sums[sum];
+                let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
+                thread.remembered.extend(memory.map(|memory| (t, memory)));
+                Ok(())
+            };
         let mut remembered = Vec::new();
         for own in self.share(tasks.len(), none, update)? {
             remembered.extend(own.remembered);
@@ -174,7 +176,7 @@ impl Compute for Threads<'_> {
 }
 
 /// What a thread adds up, and what its devices remember.
-struct Own {
+struct ThreadSums {
     sums: Vec<Vec<u64>>,
     remembered: Remembered,
 }

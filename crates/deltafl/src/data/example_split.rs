@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::synthetic::Share;
+use super::synthetic::Fraction;
 use super::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidSplit, Split,
     StoredTargets,
@@ -20,10 +20,10 @@ use crate::stream::{Purpose, Stream};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WithinSplit {
-    /// The share of a device's examples that trains, rounded down, at least one example.
-    pub train: Share,
-    /// The share that is held out for validation, rounded down. The rest is for testing.
-    pub validation: Share,
+    /// The share of a device's examples that trains: rounded down, but one at least.
+    pub train: Fraction,
+    /// The share that is held out for validation, rounded down; the rest tests.
+    pub validation: Fraction,
     /// The data seed.
     pub seed: u64,
     /// A device is kept if it has more examples than this.
@@ -33,7 +33,12 @@ pub struct WithinSplit {
 impl Default for WithinSplit {
     /// The default of LEAF: nine of ten examples train.
     fn default() -> Self {
-        Self { train: const { Share::new(0.9).unwrap() }, validation: Share::NONE, seed: 1, min_examples: 0 }
+        Self {
+            train: const { Fraction::new(0.9).unwrap() },
+            validation: Fraction::NONE,
+            seed: 1,
+            min_examples: 0,
+        }
     }
 }
 
@@ -105,7 +110,7 @@ impl Federation {
         if !matches!(self.kind, InputKind::Windows { .. }) {
             Stream::new(plan.seed, Purpose::Split, 2, stream_key(id)).shuffle(&mut order);
         }
-        let share = |share: Share| (share.get() * n as f64).floor() as usize;
+        let share = |share: Fraction| (share.get() * n as f64).floor() as usize;
         let train = share(plan.train).max(1);
         let validation = share(plan.validation).min(n - train);
         let (_, targets) = self.stored(device);
@@ -218,8 +223,8 @@ mod tests {
         builder.build()
     }
 
-    fn share(share: f64) -> Share {
-        Share::new(share).unwrap()
+    fn share(share: f64) -> Fraction {
+        Fraction::new(share).unwrap()
     }
 
     #[test]

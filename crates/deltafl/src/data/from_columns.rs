@@ -1,8 +1,8 @@
 //! Federations from existing columns.
 
 use super::{
-    DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Source, Split, TargetColumn,
-    TargetKind, TextColumn, WordVectors,
+    DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Provenance, Split,
+    TargetColumn, TargetKind, TextColumn, WordVectors,
 };
 
 /// The parts of a federation.
@@ -30,8 +30,8 @@ pub struct Columns {
     pub vectors: Option<WordVectors>,
     /// The symbols of the alphabet, in the order of their codes.
     pub symbols: Option<String>,
-    /// The origin of the examples.
-    pub source: Option<Source>,
+    /// Where the examples came from.
+    pub source: Option<Provenance>,
     /// How the devices were split.
     pub device_split: Option<DeviceSplit>,
     /// BLAKE3 of the contents, in hexadecimal. [`Federation::verify`] compares it.

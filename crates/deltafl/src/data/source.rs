@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The origin of a federation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct Provenance {
     /// The importer or generator.
     pub importer: String,
     /// The files that were read.
@@ -30,8 +30,8 @@ pub struct Dropped {
     pub count: u64,
 }
 
-impl Source {
-    /// Creates the origin of an importer that has read nothing yet.
+impl Provenance {
+    /// An importer that has read nothing yet.
     pub fn new(importer: &str) -> Self {
         Self { importer: importer.to_owned(), ..Self::default() }
     }

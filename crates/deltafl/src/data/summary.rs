@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{Federation, FederationIndex, InputKind, Source, Split, TargetKind};
+use super::{Federation, FederationIndex, InputKind, Provenance, Split, TargetKind};
 
 /// The summary statistics of a federation.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// The name of the federation.
+pub struct FederationSummary {
+    /// What it is called.
     pub name: String,
     /// The kind and shape of an input.
     pub input: InputKind,
@@ -40,7 +40,7 @@ pub struct Summary {
     pub hash: String,
     /// The origin of the federation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<Provenance>,
 }
 
 /// Devices per split.
@@ -78,9 +78,9 @@ pub struct Bin {
     pub devices: usize,
 }
 
-impl Summary {
-    /// Computes the summary. Reads the labels of all devices.
-    pub fn of(federation: &Federation) -> Self {
+impl FederationSummary {
+    /// Reads the labels of all devices.
+    pub fn new(federation: &Federation) -> Self {
         let counts: Vec<u64> = federation.devices().map(|k| federation.example_count(k)).collect();
         let mut labels = vec![0; federation.classes()];
         for k in federation.devices() {
@@ -106,11 +106,11 @@ impl Summary {
                 validation: in_split(Split::Validation),
             },
             examples,
-            examples_per_device: Spread::of(counts.iter().map(|&count| count as f64).collect()),
+            examples_per_device: Spread::from_values(counts.iter().map(|&count| count as f64).collect()),
             histogram: histogram(&counts),
             labels,
-            classes_per_device: Spread::of(occurring),
-            label_skew: Spread::of(skews),
+            classes_per_device: Spread::from_values(occurring),
+            label_skew: Spread::from_values(skews),
             hash: federation.hash().to_owned(),
             source: federation.source().cloned(),
         }
@@ -124,7 +124,7 @@ fn values(federation: &Federation) -> Option<Spread> {
         (0..examples.len()).map(move |i| f64::from(examples.value(i)))
     };
     let valued = federation.targets() == TargetKind::Values;
-    valued.then(|| Spread::of(federation.devices().flat_map(of_device).collect()))
+    valued.then(|| Spread::from_values(federation.devices().flat_map(of_device).collect()))
 }
 
 /// Returns the classes that occur on a device, with their counts.
@@ -146,8 +146,8 @@ fn skew(mine: &[(usize, u64)], count: u64, all: &[u64], examples: u64) -> f64 {
 }
 
 impl Spread {
-    /// Without values: zero.
-    fn of(mut values: Vec<f64>) -> Self {
+    /// Of no values: zero.
+    fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let n = values.len();
         let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
@@ -180,7 +180,7 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 0, 0]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 1, 1]).unwrap();
         builder.push("c", Split::Test, DeviceExamples::Bytes(&[0]), &[0]).unwrap();
-        let summary = Summary::of(&builder.build());
+        let summary = FederationSummary::new(&builder.build());
         assert_eq!((summary.devices, summary.examples, &summary.labels[..]), (3, 9, &[7, 2, 0][..]));
         assert_eq!(summary.examples_per_device, Spread { min: 1.0, median: 4.0, mean: 3.0, max: 4.0 });
         assert_eq!(summary.splits, Splits { train: 1, test: 2, validation: 0 });

@@ -62,11 +62,11 @@ impl Spec {
 /// The reason why options of a synthetic federation are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidOption {
-    /// The number is not a share.
+pub enum InvalidSyntheticOption {
+    /// Not a share.
     #[error("a share must lie in [0, 1], got {got}")]
-    Share {
-        /// The rejected number.
+    Fraction {
+        /// The number given.
         got: f64,
     },
     /// The number is not a variance.
@@ -90,10 +90,10 @@ pub enum InvalidOption {
 /// A share in [0, 1].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
-pub struct Share(f64);
+pub struct Fraction(f64);
 
-impl Share {
-    /// Zero.
+impl Fraction {
+    /// Nothing.
     pub const NONE: Self = Self(0.0);
 
     /// One half.
@@ -110,16 +110,16 @@ impl Share {
     }
 }
 
-impl TryFrom<f64> for Share {
-    type Error = InvalidOption;
+impl TryFrom<f64> for Fraction {
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Share { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Fraction { got })
     }
 }
 
-impl From<Share> for f64 {
-    fn from(share: Share) -> Self {
+impl From<Fraction> for f64 {
+    fn from(share: Fraction) -> Self {
         share.0
     }
 }
@@ -142,10 +142,10 @@ impl Variance {
 }
 
 impl TryFrom<f64> for Variance {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Variance { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Variance { got })
     }
 }
 
@@ -188,12 +188,12 @@ impl ExamplesPerDevice {
 }
 
 impl TryFrom<RawExamplesPerDevice> for ExamplesPerDevice {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
     fn try_from(
         RawExamplesPerDevice { min, median, max }: RawExamplesPerDevice,
-    ) -> Result<Self, InvalidOption> {
-        Self::new(min, median, max).ok_or(InvalidOption::Examples { min, median, max })
+    ) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(min, median, max).ok_or(InvalidSyntheticOption::Examples { min, median, max })
     }
 }
 
@@ -203,17 +203,16 @@ impl From<ExamplesPerDevice> for RawExamplesPerDevice {
     }
 }
 
-/// Returns the rank of a device among the unusual ones, which have even distances, or `None` for
-/// the others.
-fn odd_rank(odd: Share, device: u32) -> Option<usize> {
+/// The rank of a device among the odd ones, who come at even distances; `None` for the many.
+fn odd_rank(odd: Fraction, device: u32) -> Option<usize> {
     let odd_before = |devices: u32| (f64::from(devices) * odd.get()).floor() as usize;
     let rank = odd_before(device);
     (rank < odd_before(device + 1)).then_some(rank)
 }
 
-/// Returns the split of each device. Of every kind of device, a random share `train` trains and the
-/// others test, so that both splits have the same population.
-fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Share) -> Vec<Split> {
+/// The split of each device: of every kind of device a random `train` share trains and the others test, so
+/// that both halves hold the same population.
+fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Fraction) -> Vec<Split> {
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut order);
     order.sort_by_key(|&device| &kinds[device]);
@@ -267,9 +266,9 @@ mod tests {
     #[test]
     fn the_odd_devices_have_their_share() {
         let ranks = |odd| (0..50).filter_map(|device| odd_rank(odd, device)).collect::<Vec<_>>();
-        assert_eq!(ranks(Share::new(0.2).unwrap()), (0..10).collect::<Vec<_>>());
-        assert_eq!(ranks(Share::new(1.0).unwrap()).len(), 50);
-        assert!(ranks(Share::new(0.0).unwrap()).is_empty());
+        assert_eq!(ranks(Fraction::new(0.2).unwrap()), (0..10).collect::<Vec<_>>());
+        assert_eq!(ranks(Fraction::new(1.0).unwrap()).len(), 50);
+        assert!(ranks(Fraction::new(0.0).unwrap()).is_empty());
     }
 
     #[test]
@@ -286,11 +285,11 @@ mod tests {
     fn the_split_follows_the_seed_and_the_share() {
         let trained = |splits: &[Split]| splits.iter().filter(|&&split| split == Split::Train).count();
         let kinds: Vec<u32> = (0..40).map(|device| u32::from(device % 5 == 0)).collect();
-        let splits = assign_splits(1, &kinds, Share::HALF);
+        let splits = assign_splits(1, &kinds, Fraction::HALF);
         assert_eq!(trained(&splits), 20);
         let odd: Vec<Split> = splits.iter().step_by(5).copied().collect();
         assert_eq!(trained(&odd), 4);
-        assert_ne!(splits, assign_splits(2, &kinds, Share::HALF));
-        assert_eq!(trained(&assign_splits(1, &kinds, Share::new(1.0).unwrap())), 40);
+        assert_ne!(splits, assign_splits(2, &kinds, Fraction::HALF));
+        assert_eq!(trained(&assign_splits(1, &kinds, Fraction::new(1.0).unwrap())), 40);
     }
 }

@@ -1,21 +1,21 @@
-//! The devices of a federation, computed here and at any peers.
+//! The devices of a federation, computed in this process and its peers.
 //!
-//! What does not depend on where devices compute stands here once, above every [`Compute`]: each loss is computed once per
-//! round, equal params share one pass, updates are begun with the largest, and the next cohort is read ahead.
+//! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
+//! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::peers::{cut, owners};
-use super::recall::{self, Recalled};
+use super::recall::{self, MemoryUpdate};
 use super::{
-    Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
+    WorkDone,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{blocks, stream_key};
-use crate::evaluation;
-use crate::memory::Memory;
+use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Ask, Query};
@@ -23,105 +23,109 @@ use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
 
 /// The devices of a federation.
-pub struct Fleet<'a, C, P> {
+pub(super) struct Fleet<'a, C, P> {
     compute: C,
     federation: &'a Federation,
-    /// Federation index of each train device.
+    /// The federation index of each training device.
     train: Vec<FederationIndex>,
-    /// n_k of the train devices.
+    /// n_k of the training devices.
     counts: Vec<u64>,
     peers: P,
-    losses: LossCache,
+    /// F_k(w) of the devices of the current cohort, in its order.
+    losses: LossCache<Params, Vec<f64>>,
+    /// The cohort whose losses are known.
+    cohort: Vec<CohortMember>,
     /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
-    next: Vec<Drawn>,
-    share: Share,
+    next: Vec<CohortMember>,
+    work_done: WorkDone,
 }
 
-/// F_k(w) of the devices of the present round, so that no device computes it twice.
-#[derive(Default)]
-struct LossCache {
-    round: Option<(u64, u64)>,
-    cohort: Vec<Drawn>,
-    /// A vector of losses per distinct w, in the order of the cohort.
-    by_params: Vec<(Params, Vec<f64>)>,
-}
-
-impl LossCache {
-    /// F_k at these params, in the order of the cohort.
-    fn at(&self, params: &Params) -> Option<&[f64]> {
-        let known = self.by_params.iter().find(|(known, _)| known.is_same(params));
-        known.map(|(_, losses)| losses.as_slice())
-    }
-}
-
-/// An update that a member of the cohort owes.
+/// A pending update of a cohort member.
 #[derive(Clone, Copy)]
-struct Owed {
+struct PendingUpdate {
     query: usize,
     member: usize,
-    /// α_k·ω_k; NaN where the loss is not a number.
+    /// α_k·ω_k, or NaN if the loss is NaN.
     weight: f64,
-    /// Examples that the device passes over.
+    /// The number of examples that the device processes.
     examples: u64,
 }
 
-/// The answers to some queries, and what the devices remember of them.
+/// The answers to some queries and the resulting memories of the devices.
 pub(super) struct Answers {
-    /// Per query, or per member.
+    /// One per query or per member.
     pub(super) values: Vec<Vec<u64>>,
-    recalled: Vec<Recalled>,
+    memory_updates: Vec<MemoryUpdate>,
 }
 
 impl Answers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
-    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
-        let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
-        recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
+    pub(super) fn remembered(
+        &mut self,
+        round: &Round<'_>,
+        query: usize,
+    ) -> Vec<(TrainIndex, AlgorithmState)> {
+        let memory_updates =
+            self.memory_updates.extract_if(.., |memory_updates| memory_updates.query == query);
+        memory_updates
+            .map(|MemoryUpdate { member, memory, .. }| (round.cohort[member].device, memory))
+            .collect()
     }
 }
 
 impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// The devices of a federation, computed by `compute` in this process and by each of its peers.
-    pub fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
+    pub(super) fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
         let train = federation.split(Split::Train);
         if train.is_empty() {
             return Err(ExchangeError::NoTrainDevices);
         }
         let counts = train.iter().map(|&k| federation.example_count(k)).collect();
-        let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { compute, federation, train, counts, peers, losses, held_out: None, next, share })
+        Ok(Self {
+            compute,
+            federation,
+            train,
+            counts,
+            peers,
+            losses: LossCache::default(),
+            cohort: Vec::new(),
+            held_out: None,
+            next: Vec::new(),
+            work_done: WorkDone::default(),
+        })
     }
 
     /// How many devices train.
-    pub fn devices(&self) -> usize {
+    pub(super) fn devices(&self) -> usize {
         self.train.len()
     }
 
     /// Where the devices of this process compute.
-    pub fn compute(&self) -> &C {
+    pub(super) fn compute(&self) -> &C {
         &self.compute
     }
 
     /// The processes that share the work.
-    pub fn peers(&self) -> &P {
+    pub(super) fn peers(&self) -> &P {
         &self.peers
     }
 
     /// What this process has computed so far.
-    pub fn share(&self) -> Share {
-        self.share
+    pub(super) fn work_done(&self) -> WorkDone {
+        self.work_done
     }
 
     /// Takes in who will be asked in the next round.
-    pub(super) fn announce(&mut self, next: &[Drawn]) {
+    pub(super) fn announce(&mut self, next: &[CohortMember]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);
         self.compute.prefetch(&devices);
     }
 
-    /// F_k(w) of each member that answers, per params. A device whose loss is not finite is left out.
+    /// Returns F_k(w) of each answering member, per params. Devices with a non-finite loss are
+    /// omitted.
     pub(super) fn losses(
         &mut self,
         round: &Round<'_>,
@@ -129,23 +133,24 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.know_losses(round, params.iter().copied())?;
         let of_params = |params: &&Params| {
-            let losses = self.losses.at(params).unwrap_or_default();
+            let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
+            let told =
+                |(drawn, &loss): (&CohortMember, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
         };
         Ok(params.iter().map(of_params).collect())
     }
 
-    /// For each query, the sum of the answers over the cohort.
+    /// Returns the sum of the answers over the cohort for each query.
     pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let mut owed = self.owed(round, queries);
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let mut pending = self.pending_updates(round, queries);
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
-        let recalled = self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        let memory_updates = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
@@ -156,10 +161,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
             }
         }
-        self.meet(round, queries, Answers { values: sums, recalled })
+        self.meet(round, queries, Answers { values: sums, memory_updates })
     }
 
-    /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
+    /// Returns the concatenated answers of some members to all queries, which are the inputs of a
+    /// masked sum.
     pub(super) fn answers(
         &mut self,
         round: &Round<'_>,
@@ -167,18 +173,18 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         members: &[usize],
     ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let place = |owed: &Owed| members.iter().position(|&member| member == owed.member);
-        let mut owed = self.owed(round, queries);
-        owed.retain(|owed| place(owed).is_some());
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let place = |pending: &PendingUpdate| members.iter().position(|&member| member == pending.member);
+        let mut pending = self.pending_updates(round, queries);
+        pending.retain(|pending| place(pending).is_some());
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
 
         let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
-        let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
-        let mut recalled = self.update(round, queries, &owed, part, &mut parts)?;
+        let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
+        let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
@@ -187,18 +193,19 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 self.add_evaluation(round, query, told.at(query, place), members[place], values);
             }
         }
-        // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
+        // Each process has the parts that it computed and zeros elsewhere. The sum over all
+        // processes combines the parts.
         let mut whole = parts.concat();
-        whole.push(recall::word(&recalled));
+        whole.push(recall::word(&memory_updates));
         let mut whole = self.peers.sum(whole, &mut || false)?;
         if whole.pop() != Some(0) {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
         let len: usize = lens.iter().sum();
-        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), recalled })
+        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
-    /// Loss and metrics of every device of a split, per params.
+    /// Returns the loss and metrics of every device of a split, per params.
     pub(super) fn evaluate(
         &mut self,
         split: Split,
@@ -232,28 +239,35 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
-    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<FederationIndex> {
+    fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
     /// α_k, times how often the device was drawn.
-    fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
-        round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
+    fn weight(&self, round: &Round<'_>, drawn: &CohortMember) -> f64 {
+        round.terms.weights.weight(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
-    /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
+    /// F_k(w) of a member of the cohort, if it is known.
+    fn loss(&self, params: &Params, member: usize) -> Option<f64> {
+        self.losses.get(params).map(|losses| losses[member])
+    }
+
+    /// Computes F_k(w) of the cohort at these params if it is not cached. Equal params share one
+    /// pass.
     fn know_losses<'p>(
         &mut self,
         round: &Round<'_>,
         params: impl Iterator<Item = &'p Params>,
     ) -> Result<(), ExchangeError> {
-        let key = Some((round.seed, round.index));
-        // Begun anew, a round has another cohort.
-        if self.losses.round != key || self.losses.cohort != round.cohort {
-            self.losses = LossCache { round: key, cohort: round.cohort.to_vec(), by_params: Vec::new() };
+        // A round that starts again has another cohort.
+        if self.cohort != round.cohort {
+            self.losses = LossCache::default();
+            self.cohort = round.cohort.to_vec();
         }
+        self.losses.begin_round(round.seed, round.index);
         let mut unknown: Vec<&Params> = Vec::new();
-        for params in params.filter(|params| self.losses.at(params).is_none()) {
+        for params in params.filter(|params| self.losses.get(params).is_none()) {
             position_of(params, &mut unknown);
         }
         if unknown.is_empty() {
@@ -262,16 +276,15 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let devices = self.federation_indices(round.cohort);
         let scores = self.scores(&devices, &unknown)?;
         for (params, scores) in unknown.into_iter().zip(scores) {
-            let mean = |(score, &k): (&Score, &FederationIndex)| {
-                score.loss / self.federation.example_count(k) as f64
-            };
+            let mean =
+                |(score, &k): (&Score, &FederationIndex)| mean_loss(score, self.federation.example_count(k));
             let losses = scores.iter().zip(&devices).map(mean).collect();
-            self.losses.by_params.push((params.clone(), losses));
+            self.losses.insert(params.clone(), losses);
         }
         Ok(())
     }
 
-    /// Loss and figures of devices, at each of the params: forward passes only.
+    /// Computes the loss and metrics of devices at each of the params, with forward passes only.
     fn scores(
         &mut self,
         devices: &[FederationIndex],
@@ -283,13 +296,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let (owners, blocks): (Vec<usize>, Vec<Block>) =
             devices.iter().enumerate().flat_map(of_device).unzip();
-        // Each process passes over a stretch of the blocks, at all params.
+        // Each process computes a range of the blocks, at all params.
         let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
         let mine = &blocks[cuts[self.peers.rank()].clone()];
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
-        self.share.examples += examples * params.len() as u64;
+        self.work_done.examples += examples * params.len() as u64;
 
-        let part = self.compute.scores(mine, params)?.concat();
+        let part = self.peers.compute(|| self.compute.scores(mine, params))?.concat();
         let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
         let gathered = self.peers.gather(part, &lengths)?;
         let mut totals = vec![vec![Score::default(); devices.len()]; params.len()];
@@ -307,30 +320,31 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
+    fn pending_updates(&self, round: &Round<'_>, queries: &[Query]) -> Vec<PendingUpdate> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
             let drawn = &round.cohort[member];
             let track = self.assigned_track(round, member);
             for (query, Query { params, ask, track: asking, .. }) in queries.iter().enumerate() {
-                let Ask::Update { weighting, plan } = ask else { continue };
-                if track.is_some_and(|track| track != *asking) {
+                let is_assigned = track.is_none_or(|track| track == *asking);
+                if !matches!(ask, Ask::Update { .. }) || !is_assigned {
                     continue;
                 }
-                let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
-                let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
-                if share > 0.0 || share.is_nan() {
+                let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
+                if let Contribution::Update { plan, weight } =
+                    Contribution::new(ask, self.weight(round, drawn), loss)
+                {
                     let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(Owed { query, member, weight: self.weight(round, drawn) * share, examples });
+                    all.push(PendingUpdate { query, member, weight, examples });
                 }
             }
         }
-        all.sort_by_key(|owed| Reverse(owed.examples));
+        all.sort_by_key(|pending| Reverse(pending.examples));
         all
     }
 
-    /// The track for which a member answers, where the tracks divide the cohort.
+    /// Returns the track for which a member answers, if the tracks divide the cohort.
     fn assigned_track(&self, round: &Round<'_>, member: usize) -> Option<u32> {
         if round.terms.schedule != TrackSchedule::Apart {
             return None;
@@ -339,53 +353,57 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.key().assigned_track(stream_key(self.federation.id(device)))
     }
 
-    /// Whether a member answers a query.
+    /// Returns `true` if a member answers a query.
     fn is_answering(&self, round: &Round<'_>, query: &Query, member: usize) -> bool {
         let answering = !round.cohort[member].dropped;
         answering && self.assigned_track(round, member).is_none_or(|track| track == query.track)
     }
 
-    /// Computes updates, each into the sum that `sum_of` names.
+    /// Computes updates and adds each to the sum given by `sum_of`.
     fn update(
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        owed: &[Owed],
-        sum_of: impl Fn(&Owed) -> usize,
+        pending: &[PendingUpdate],
+        sum_of: impl Fn(&PendingUpdate) -> usize,
         sums: &mut [Vec<u64>],
-    ) -> Result<Vec<Recalled>, ExchangeError> {
-        self.share.updates += owed.len() as u64;
-        self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
-        let task = |owed: &Owed| {
-            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
+    ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
+        self.work_done.updates += pending.len() as u64;
+        self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
+        let task = |pending: &PendingUpdate| {
+            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
             };
-            let drawn = round.cohort[owed.member].device;
-            let own = round.own.get(owed.query).and_then(|devices| devices.get(drawn));
+            let drawn = round.cohort[pending.member].device;
+            let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
             let device = self.train[drawn.place()];
-            Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
+            Some(UpdateTask { device, params, sent, own, plan, weight: pending.weight, sum: sum_of(pending) })
         };
-        let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
-        let remembered = self.compute.updates(&round.key(), &tasks, sums)?;
-        let recalled = |(task, memory): (usize, Memory)| {
-            let Owed { query, member, .. } = owed[task];
-            Recalled { query, member, memory }
+        let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
+        let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
+        let memory_updates = |(task, memory): (usize, AlgorithmState)| {
+            let PendingUpdate { query, member, .. } = pending[task];
+            MemoryUpdate { query, member, memory }
         };
-        Ok(remembered.into_iter().map(recalled).collect())
+        Ok(remembered.into_iter().map(memory_updates).collect())
     }
 
     /// Adds a member's answer to a step of a private quantile.
     fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
-        let Ask::Quantile(ask) = &query.ask else { return };
         let drawn = &round.cohort[member];
-        let loss = self.losses.at(&query.params).map(|losses| losses[member]);
-        let device = loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn)));
-        if let (Some(Ok(device)), true) = (device, self.is_answering(round, query, member)) {
-            ask.answer(device, sum);
+        if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
+            return;
+        }
+        let loss = self.loss(&query.params, member);
+        if let Contribution::Loss(query, loss) =
+            Contribution::new(&query.ask, self.weight(round, drawn), loss)
+        {
+            query.answer(loss, sum);
         }
     }
 
-    /// What some members score on the examples that they hold out, at the params of each evaluation that is asked for.
+    /// Computes the scores of some members on their held-out examples, at the params of each
+    /// requested evaluation.
     fn held_out_scores(
         &mut self,
         round: &Round<'_>,
@@ -412,7 +430,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
     }
 
-    /// Adds what a member tells of the examples that it holds out.
+    /// Adds a member's evaluation on its held-out examples.
     fn add_evaluation(
         &self,
         round: &Round<'_>,
@@ -424,28 +442,27 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if let (Ask::Evaluation(measures), Some((score, device)), true) =
             (&query.ask, told, self.is_answering(round, query, member))
         {
-            let task = self.compute.task();
-            let evaluation = Evaluation::new(task, &score, self.federation.example_count(device));
-            evaluation::answer(measures, task, &evaluation, sum);
+            let examples = self.federation.example_count(device);
+            add_evaluation(measures, self.compute.task(), &score, examples, sum);
         }
     }
 
-    /// The sums over all processes. They travel as one vector; while others still train, the examples of the next cohort
-    /// are read from the disk.
+    /// Computes the sums over all processes. They are sent as one vector. While other processes
+    /// still train, the examples of the next cohort are read from disk.
     fn meet(
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        Answers { values, mut recalled }: Answers,
+        Answers { values, mut memory_updates }: Answers,
     ) -> Result<Answers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(Answers { values, recalled });
+            return Ok(Answers { values, memory_updates });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
         let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
         let mut mine = values.concat();
-        mine.push(recall::word(&recalled));
+        mine.push(recall::word(&memory_updates));
         let total = self.peers.sum(mine, &mut meanwhile)?;
         let mut rest = total.as_slice();
         let mut part = |sum: &Vec<u64>| {
@@ -455,25 +472,25 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let values = values.iter().map(&mut part).collect();
         if rest != [0] {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
-        Ok(Answers { values, recalled })
+        Ok(Answers { values, memory_updates })
     }
 
-    /// The devices with which this process begins the next round, if that round goes as
-    /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
-    /// sum at the end of a round.
+    /// Returns the devices with which this process probably begins the next round: the losses of a
+    /// range of the cohort, or the updates assigned to it. Returns none unless this is the long sum
+    /// at the end of a round.
     fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<FederationIndex> {
         if !queries.iter().any(|query| matches!(query.ask, Ask::Update { .. })) {
             return Vec::new();
         }
         let devices = self.federation_indices(&self.next);
-        if self.losses.by_params.is_empty() {
-            let owed = self.owed(&Round { cohort: &self.next, ..*round }, queries);
-            let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        if self.losses.is_empty() {
+            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
-            let mine = owed.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
-            mine.map(|(owed, _)| devices[owed.member]).collect()
+            let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
+            mine.map(|(pending, _)| devices[pending.member]).collect()
         } else {
             let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
@@ -481,29 +498,29 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 }
 
-/// What a member scores on the examples that it holds out, with the device that has them.
+/// The score of a member on its held-out examples, with the device that has them.
 type HeldOutScore = Option<(Score, FederationIndex)>;
 
-/// What members score on the examples that they hold out.
+/// The scores of members on their held-out examples.
 #[derive(Default)]
 struct HeldOutScores {
     by_params: Vec<(Params, Vec<HeldOutScore>)>,
 }
 
 impl HeldOutScores {
-    /// Of the member at this place, at the params of a query.
+    /// Returns the score of the member at this position, at the params of a query.
     fn at(&self, query: &Query, place: usize) -> HeldOutScore {
         let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
         members.get(place).copied().flatten()
     }
 }
 
-/// The params at which some queries need losses.
+/// Returns the params at which some queries need losses.
 fn asked_losses(queries: &[Query]) -> impl Iterator<Item = &Params> {
     queries.iter().filter(|query| query.needs_loss()).map(|query| &query.params)
 }
 
-/// Where these params stand among distinct ones, at the end if they are new.
+/// Returns the index of these params among distinct ones. Appends them if they are new.
 fn position_of<'p>(params: &'p Params, distinct: &mut Vec<&'p Params>) -> usize {
     distinct.iter().position(|known| known.is_same(params)).unwrap_or_else(|| {
         distinct.push(params);

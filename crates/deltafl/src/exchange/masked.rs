@@ -1,9 +1,9 @@
-//! The devices in this process, under real secure aggregation.
+//! Sums by real secure aggregation.
 //!
-//! Every sum goes through the protocol that the deployed server speaks: keys, shares, masks, consistency check,
-//! unmasking, with encoded messages. As the sums are the same integers, the bits are those of
-//! [`Direct`](super::Direct); what differs is the time, and that messages and bytes are counted rather than estimated. A
-//! cohort of which too few stay comes to no sum, as it would in the field, and the round is begun anew with another.
+//! Every sum uses the protocol of the deployed server: keys, shares, masks, consistency check and
+//! unmasking, with encoded messages. The sums are the same integers as without masks. The time
+//! differs, and messages and bytes are counted instead of estimated. If too many devices of a cohort
+//! drop out, its sum fails, and the round starts again with another cohort.
 
 use std::collections::HashMap;
 
@@ -15,65 +15,83 @@ use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig, Simula
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::{
-    ATTEMPTS, Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
-    Traffic, TrainIndex,
-};
+use super::{CohortMember, CohortSum, ExchangeError, Fleet, Peers, Round, Traffic, TrainIndex};
 use crate::compute::Compute;
-use crate::data::{Federation, Split};
-use crate::memory::Memory;
-use crate::params::Params;
+use crate::memory::AlgorithmState;
 use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
-use crate::superquantile::DeviceLoss;
 
-/// Sums under one key set-up: two histograms, one more when the range moves, and the update.
+/// The number of sums under one key set-up: two histograms, one more if the range moves, and the
+/// update.
 pub const SLOTS: u32 = 4;
 
-/// The devices of this process and its peers, with masks. Every peer runs the same protocol on the same inputs.
-pub struct Masked<'a, C, P = Alone> {
-    fleet: Fleet<'a, C, P>,
+/// Adds the answers of a fleet up by the protocol. Every peer runs the same protocol on the same
+/// inputs.
+pub(super) struct MaskedSums {
     /// δ for which the graph is laid out, in thousandths.
     drop_out: u16,
     setup: Option<Setup>,
 }
 
-/// Keys of the present round.
+/// The keys of the current round.
 struct Setup {
     round: (u64, u64),
-    /// How often keys were set up in it.
+    /// The number of key set-ups in the current round.
     generation: u64,
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     protocol: SimulatedRound,
     counted: Traffic,
     slots_left: u32,
 }
 
-impl<'a, C: Compute> Masked<'a, C> {
-    /// The devices of a federation, all in this process. `drop_out` is the probability with which devices vanish.
-    pub fn new(compute: C, federation: &'a Federation, drop_out: f64) -> Result<Self, ExchangeError> {
-        Ok(Self::of(Fleet::new(compute, federation, Alone)?, drop_out))
-    }
-}
-
-impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
-    /// The devices of a fleet. `drop_out` is the probability with which devices vanish.
-    pub fn of(fleet: Fleet<'a, C, P>, drop_out: f64) -> Self {
-        // Room above the mean, so that a bad round of a usual cohort still finishes.
+impl MaskedSums {
+    /// Sums over devices that drop out with this probability.
+    pub(super) fn new(drop_out: f64) -> Self {
+        // A margin above the mean, so that a bad round of a usual cohort still finishes.
         let thousandths = (1000.0 * (1.5 * drop_out + 0.1)).min(450.0) as u16;
-        Self { fleet, drop_out: thousandths, setup: None }
+        Self { drop_out: thousandths, setup: None }
     }
 
-    /// The fleet.
-    pub fn fleet(&self) -> &Fleet<'a, C, P> {
-        &self.fleet
+    /// For each query, the sum of the answers over the cohort.
+    pub(super) fn sum<C: Compute, P: Peers>(
+        &mut self,
+        fleet: &mut Fleet<'_, C, P>,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<Vec<CohortSum>, ExchangeError> {
+        let mut failed = None;
+        let slot = self.slot(fleet, round, queries, &mut failed);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Slot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
+            SimulationError::Failed(failure) => ExchangeError::NoSum { source: failure.into() },
+            error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
+        })?;
+        let mut rest = sum.as_slice();
+        let mut sums = Vec::with_capacity(queries.len());
+        for (q, query) in queries.iter().enumerate() {
+            let (values, behind) = rest.split_at(query.answer_len());
+            rest = behind;
+            // One slot carries the sums of all tracks: its cost is shared out evenly.
+            let mut traffic = traffic.part(q as u64, queries.len() as u64);
+            traffic.bytes_down += params_down(round, query);
+            let remembered = std::mem::take(&mut remembered[q]);
+            sums.push(CohortSum {
+                values: values.to_vec(),
+                answered: round.answering(),
+                traffic,
+                remembered,
+            });
+        }
+        Ok(sums)
     }
 
-    /// The protocol with a free slot: that of the present cohort, or a new one.
+    /// Returns a protocol with a free slot, for the current cohort or newly set up.
     fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
         let key = (round.seed, round.index);
         let generation = match self.setup.take() {
-            // Begun anew, a round has another cohort, which needs keys of its own.
+            // A restarted round has another cohort, which needs its own keys.
             Some(setup) if setup.round == key && setup.cohort == round.cohort => {
                 if setup.slots_left > 0 {
                     return Ok(setup);
@@ -104,8 +122,9 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
     }
 
     /// One slot of the protocol: the answers to all queries, one behind the other.
-    fn slot(
+    fn slot<C: Compute, P: Peers>(
         &mut self,
+        fleet: &mut Fleet<'_, C, P>,
         round: &Round<'_>,
         queries: &[Query],
         failed: &mut Option<ExchangeError>,
@@ -116,10 +135,10 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         let position: HashMap<u32, usize> =
             round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device.0, i)).collect();
         let mut remembered = vec![Vec::new(); queries.len()];
-        let (fleet, ready) = (&mut self.fleet, HashMap::new());
+        let ready = HashMap::new();
         let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
-        let input = |DeviceId(device)| answers.of(position[&device]);
+        let input = |DeviceId(device)| answers.input(position[&device]);
         let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
@@ -127,8 +146,8 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
     }
 }
 
-/// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
-/// second set-up of the same round they are gone already.
+/// Returns the whole cohort and the protocol step at which each dropped device disappears, before
+/// it submits an input. In a second set-up of the same round these devices are already absent.
 fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<DropOut>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
     let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
@@ -140,16 +159,16 @@ fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<Devi
     (devices, drops.collect())
 }
 
-/// What a slot of the protocol came to.
+/// The result of a slot of the protocol.
 struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
     /// Per query.
-    remembered: Vec<Vec<(TrainIndex, Memory)>>,
+    remembered: Vec<Vec<(TrainIndex, AlgorithmState)>>,
 }
 
 impl Setup {
-    /// What the protocol moved since it was last asked.
+    /// Returns the traffic of the protocol since the last call.
     fn new_traffic(&mut self) -> Traffic {
         let total = self.protocol.traffic().total();
         let now = Traffic {
@@ -168,21 +187,22 @@ impl Setup {
     }
 }
 
-/// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
+/// The inputs of the devices, computed in small groups, which keeps all threads busy and bounds the
+/// memory.
 struct Inputs<'a, 'f, C, P> {
     fleet: &'a mut Fleet<'f, C, P>,
     round: &'a Round<'a>,
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
-    remembered: &'a mut [Vec<(TrainIndex, Memory)>],
+    remembered: &'a mut [Vec<(TrainIndex, AlgorithmState)>],
     /// Why a device could not be computed; the sum is thrown away then.
     failed: &'a mut Option<ExchangeError>,
 }
 
 impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
-    fn of(&mut self, i: usize) -> Vec<u64> {
+    fn input(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
             let wanted = self.round.cohort[i].device;
             let mut next: Vec<usize> = (0..self.round.cohort.len())
@@ -206,64 +226,6 @@ impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
 
 fn share(thousandths: u16) -> Permille {
     Permille::new(thousandths).expect("at most 450 thousandths")
-}
-
-impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
-    fn devices(&self) -> usize {
-        self.fleet.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        ATTEMPTS
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        Ok(Reachable::Everyone)
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.fleet.announce(next);
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.fleet.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        let mut failed = None;
-        let slot = self.slot(round, queries, &mut failed);
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let Slot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
-            SimulationError::Failed(failure) => ExchangeError::NoSum { source: failure.into() },
-            error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
-        })?;
-        let mut rest = sum.as_slice();
-        let mut sums = Vec::with_capacity(queries.len());
-        for (q, query) in queries.iter().enumerate() {
-            let (values, behind) = rest.split_at(query.answer_len());
-            rest = behind;
-            // One slot carries the sums of all tracks: its cost is shared out evenly.
-            let mut traffic = traffic.part(q as u64, queries.len() as u64);
-            traffic.bytes_down += params_down(round, query);
-            let remembered = std::mem::take(&mut remembered[q]);
-            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic, remembered });
-        }
-        Ok(sums)
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.fleet.evaluate(split, params).map(Some)
-    }
 }
 
 /// Bytes of the params that the protocol itself does not carry: once per round, to every device of the cohort.

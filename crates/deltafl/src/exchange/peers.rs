@@ -1,27 +1,31 @@
-//! The processes among which a fleet spreads its devices.
+//! The processes among which a fleet distributes its devices.
 //!
-//! Every process runs the same round loop on the same state, so that all of them ask the same questions in
-//! the same order; each computes its part of an answer, and what meets between them leaves no trace in the
-//! bits: sums are integers, and scores are put back into the order in which one process would have them.
+//! Every process runs the same round loop on the same state, so all of them ask the same questions
+//! in the same order. Each computes its part of an answer. The combination does not affect the
+//! bits: sums are integers, and scores are restored to the order of a single process.
 
 use std::ops::Range;
 
 use super::ExchangeError;
 use crate::model::Score;
 
-/// The processes that share the work; each method is called by all of them.
+/// The processes that share the work. All of them call each method.
 pub trait Peers {
-    /// Which one this is, below [`Peers::size`].
+    /// Returns the rank of this process, below [`Peers::size`].
     fn rank(&self) -> usize;
 
-    /// How many there are.
+    /// Returns the number of processes.
     fn size(&self) -> usize;
+
+    /// Runs the part of the computation that belongs to this process. An implementation may measure
+    /// its duration.
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T;
 
     /// The parts of all processes, one after the other; `lengths` says how long each is.
     fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError>;
 
-    /// The sum over all processes, entry by entry modulo 2^64. While it is on its way, `meanwhile` is called
-    /// until it returns `false`; it may be called fewer times, or never.
+    /// Computes the sum over all processes, entry by entry modulo 2^64. During the transfer it
+    /// calls `meanwhile` until that returns `false`. It may call it fewer times, or never.
     fn sum(
         &mut self,
         values: Vec<u64>,
@@ -29,7 +33,7 @@ pub trait Peers {
     ) -> Result<Vec<u64>, ExchangeError>;
 }
 
-/// No other process.
+/// A single process without peers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -42,6 +46,10 @@ impl Peers for Alone {
         1
     }
 
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T {
+        part()
+    }
+
     fn gather(&mut self, part: Vec<Score>, _: &[usize]) -> Result<Vec<Score>, ExchangeError> {
         Ok(part)
     }
@@ -51,22 +59,22 @@ impl Peers for Alone {
     }
 }
 
-/// What one process has computed so far.
+/// The work that one process has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct WorkDone {
     /// Local updates.
     pub updates: u64,
     /// Examples evaluated or trained on.
     pub examples: u64,
 }
 
-/// Cuts a row of tasks into consecutive parts of about equal cost, one per process.
+/// Divides a sequence of tasks into consecutive parts of about equal cost, one per process.
 pub(super) fn cut(costs: impl Iterator<Item = u64> + Clone, parts: usize) -> Vec<Range<usize>> {
     let total: u128 = costs.clone().map(u128::from).sum::<u128>().max(1);
     let mut ends = vec![0; parts];
     let mut before = 0;
     for (i, cost) in costs.enumerate() {
-        // A task belongs where its middle lies.
+        // A task belongs to the part that contains its midpoint.
         let owner = (2 * before + u128::from(cost)) * parts as u128 / (2 * total);
         ends[(owner as usize).min(parts - 1)] = i + 1;
         before += u128::from(cost);
@@ -80,8 +88,8 @@ pub(super) fn cut(costs: impl Iterator<Item = u64> + Clone, parts: usize) -> Vec
     ends.into_iter().map(range).collect()
 }
 
-/// The process of each task: the largest first, each to the process with the least to do so far. `costs`
-/// must fall. Everyone computes the same owners, without a word.
+/// Assigns tasks to processes: the largest first, each to the process with the smallest load.
+/// `costs` must be decreasing. The result is deterministic, so no communication is needed.
 pub(super) fn owners(costs: &[u64], parts: usize) -> Vec<usize> {
     use std::cmp::Reverse;
     let mut loads: std::collections::BinaryHeap<_> = (0..parts).map(|part| Reverse((0u64, part))).collect();

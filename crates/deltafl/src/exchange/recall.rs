@@ -1,23 +1,26 @@
-//! What devices remember of a sum, brought from the process that computed them to all others.
+//! The memories of devices after a sum, sent from the process that computed them to all others.
 
 use super::{ExchangeError, Peers};
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 
-/// What a member of the cohort remembers of its answer to a query.
+/// The memory of a cohort member after its answer to a query.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Recalled {
+pub(super) struct MemoryUpdate {
     pub(super) query: usize,
     pub(super) member: usize,
-    pub(super) memory: Memory,
+    pub(super) memory: AlgorithmState,
 }
 
 /// Whether any process has something to tell: one more word of a sum that travels anyway.
-pub(super) fn word(mine: &[Recalled]) -> u64 {
+pub(super) fn word(mine: &[MemoryUpdate]) -> u64 {
     mine.len() as u64
 }
 
 /// What the devices of all processes remember, in the order of queries and members. Called by all of them, or by none.
-pub(super) fn meet(peers: &mut impl Peers, mut mine: Vec<Recalled>) -> Result<Vec<Recalled>, ExchangeError> {
+pub(super) fn meet(
+    peers: &mut impl Peers,
+    mut mine: Vec<MemoryUpdate>,
+) -> Result<Vec<MemoryUpdate>, ExchangeError> {
     if peers.size() > 1 {
         let words = to_words(&mine);
         let mut lengths = vec![0; peers.size()];
@@ -28,17 +31,17 @@ pub(super) fn meet(peers: &mut impl Peers, mut mine: Vec<Recalled>) -> Result<Ve
         all[start..start + words.len()].copy_from_slice(&words);
         let all = peers.sum(all, &mut || false)?;
         mine = from_words(&all).ok_or_else(|| ExchangeError::Transport {
-            context: "what devices remember did not come through",
+            context: "failed to exchange the memories of devices",
             source: "malformed words".into(),
         })?;
     }
-    mine.sort_unstable_by_key(|recalled| (recalled.query, recalled.member));
+    mine.sort_unstable_by_key(|memory_updates| (memory_updates.query, memory_updates.member));
     Ok(mine)
 }
 
-fn to_words(recalled: &[Recalled]) -> Vec<u64> {
+fn to_words(memory_updates: &[MemoryUpdate]) -> Vec<u64> {
     let mut words = Vec::new();
-    for Recalled { query, member, memory } in recalled {
+    for MemoryUpdate { query, member, memory } in memory_updates {
         let mut bytes = memory.to_bytes();
         words.extend([*query as u64, *member as u64, bytes.len() as u64]);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -47,14 +50,14 @@ fn to_words(recalled: &[Recalled]) -> Vec<u64> {
     words
 }
 
-fn from_words(mut words: &[u64]) -> Option<Vec<Recalled>> {
+fn from_words(mut words: &[u64]) -> Option<Vec<MemoryUpdate>> {
     let mut all = Vec::new();
     while let [query, member, len, rest @ ..] = words {
         let len = usize::try_from(*len).ok()?;
         let (memory, behind) = rest.split_at_checked(len.div_ceil(8))?;
         let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).take(len).collect();
-        let memory = Memory::from_bytes(&bytes).ok()?;
-        all.push(Recalled { query: *query as usize, member: *member as usize, memory });
+        let memory = AlgorithmState::from_bytes(&bytes).ok()?;
+        all.push(MemoryUpdate { query: *query as usize, member: *member as usize, memory });
         words = behind;
     }
     words.is_empty().then_some(all)
@@ -66,12 +69,12 @@ mod tests {
 
     #[test]
     fn memories_survive_as_words() {
-        let recalled = |query, member, entries: Vec<f32>| {
-            let mut memory = Memory::default();
+        let memory_updates = |query, member, entries: Vec<f32>| {
+            let mut memory = AlgorithmState::default();
             memory.set_vector("control", entries.into());
-            Recalled { query, member, memory }
+            MemoryUpdate { query, member, memory }
         };
-        let all = vec![recalled(0, 3, vec![1.0, -0.0, f32::NAN]), recalled(1, 2, vec![2.5])];
+        let all = vec![memory_updates(0, 3, vec![1.0, -0.0, f32::NAN]), memory_updates(1, 2, vec![2.5])];
         let words = to_words(&all);
         assert_eq!(from_words(&words), Some(all));
         assert_eq!(from_words(&words[1..]), None);

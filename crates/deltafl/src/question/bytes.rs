@@ -1,4 +1,4 @@
-//! How the fields of a question are written and read.
+//! Encoding and decoding of the fields of a question.
 
 use super::{Ask, MAX_BATCH, MAX_MEASURES, MAX_TRACKS, MalformedQuestion, Query, malformed};
 use crate::algorithm;
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             return Err(malformed("tracks"));
         }
         let clip = self.f64("clip")?;
-        // One encoding: −0 is not it.
+        // −0 is rejected, because the encoding is unique.
         let none = clip.to_bits() == 0;
         let clip = if none { None } else { Some(Clip::try_from(clip).map_err(|_| malformed("clip"))?) };
         Ok(Terms { weights, schedule, tracks, clip })
@@ -162,7 +162,8 @@ impl<'a> Reader<'a> {
         Weighting::new(kind, &numbers).ok_or(malformed("weighting"))
     }
 
-    /// The measures of an evaluation, none twice: a second answer about one w would tell no more, and cost as much.
+    /// Reads the measures of an evaluation without duplicates. A second answer about one w would
+    /// add cost but no information.
     fn measures(&mut self) -> Result<Vec<Measure>, MalformedQuestion> {
         let count = usize::from(self.u8("measures")?);
         if !(1..=MAX_MEASURES).contains(&count) {

@@ -1,32 +1,32 @@
-//! How a device turns its loss into the share ω_k of its weight with which it counts.
+//! The function from a device's loss to the fraction ω_k of its weight.
 //!
-//! A weighting is a named function of the loss with a few numbers: it travels in a question as its name and its numbers,
-//! and a device finds the function in the table of algorithms. An algorithm that weighs devices in a new way brings a
-//! [`WeightingKind`] of its own.
+//! A weighting is a named function of the loss with a few numbers. A question contains the name and
+//! the numbers, and a device looks up the function in the table of algorithms. An algorithm with a
+//! new weighting provides its own [`WeightingKind`].
 
 use std::fmt;
 
 use crate::superquantile::smooth::Smoothing;
 
-/// The most numbers of a weighting.
+/// The maximum number of numbers of a weighting.
 pub const MAX_NUMBERS: usize = 4;
 
-/// A family of weightings: a function of the loss, and what its numbers mean.
+/// A family of weightings: a function of the loss and the meaning of its numbers.
 #[derive(Debug)]
 pub struct WeightingKind {
     /// Its name in a question, unique among all kinds.
     pub name: &'static str,
-    /// What its numbers are called.
+    /// The names of its numbers.
     pub numbers: &'static [&'static str],
     /// Whether a device needs its loss.
     pub needs_loss: bool,
-    /// Whether these finite numbers make a weighting.
+    /// Returns `true` if these finite numbers are valid.
     pub is_valid: fn(&[f64]) -> bool,
-    /// ω_k ∈ [0, 1] of a device with this loss.
+    /// Returns ω_k ∈ [0, 1] of a device with this loss.
     pub share: fn(&[f64], f64) -> f64,
 }
 
-/// Every device, with its whole weight: FedAvg.
+/// Every device with its full weight: FedAvg.
 pub static EVERYONE: WeightingKind = WeightingKind {
     name: "everyone",
     numbers: &[],
@@ -53,7 +53,7 @@ pub static SMOOTH_TAIL: WeightingKind = WeightingKind {
     share: |numbers, loss| Smoothing::try_from(numbers[1]).map_or(0.0, |nu| nu.slope(loss - numbers[0])),
 };
 
-/// How devices weigh themselves in one update.
+/// The weighting of devices in one update.
 #[derive(Clone, Copy)]
 pub struct Weighting {
     kind: &'static WeightingKind,
@@ -61,7 +61,8 @@ pub struct Weighting {
 }
 
 impl Weighting {
-    /// A weighting of this kind; `None` when the numbers are too many or too few, not finite, or refused by the kind.
+    /// Creates a weighting of this kind. Returns `None` if the number of values is wrong, or if
+    /// they are not finite or invalid for the kind.
     pub fn new(kind: &'static WeightingKind, numbers: &[f64]) -> Option<Self> {
         let fits = numbers.len() == kind.numbers.len() && numbers.len() <= MAX_NUMBERS;
         if !fits || !numbers.iter().all(|number| number.is_finite()) || !(kind.is_valid)(numbers) {
@@ -77,32 +78,33 @@ impl Weighting {
         Self { kind: &EVERYONE, numbers: [0.0; MAX_NUMBERS] }
     }
 
-    /// The tail above η; everyone when η is not finite, since then nobody can be compared.
+    /// Creates the tail above η. If η is not finite, devices cannot be compared and all of them
+    /// count.
     pub fn tail(eta: f64) -> Self {
         Self::new(&TAIL, &[eta]).unwrap_or_else(Self::everyone)
     }
 
-    /// The tail above η, smoothed over ν.
+    /// Creates the tail above η, smoothed over ν.
     pub fn smooth_tail(eta: f64, nu: Smoothing) -> Self {
         Self::new(&SMOOTH_TAIL, &[eta, nu.get()]).unwrap_or_else(Self::everyone)
     }
 
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> &'static WeightingKind {
         self.kind
     }
 
-    /// Its numbers, in the order of [`WeightingKind::numbers`].
+    /// Returns its numbers in the order of [`WeightingKind::numbers`].
     pub fn numbers(&self) -> &[f64] {
         &self.numbers[..self.kind.numbers.len()]
     }
 
-    /// Whether a device needs its loss.
+    /// Returns `true` if a device needs its loss.
     pub fn needs_loss(&self) -> bool {
         self.kind.needs_loss
     }
 
-    /// ω_k ∈ [0, 1] of a device with this loss; NaN when the loss is.
+    /// Returns ω_k ∈ [0, 1] of a device with this loss, or NaN if the loss is NaN.
     pub fn share(&self, loss: f64) -> f64 {
         if loss.is_nan() { f64::NAN } else { (self.kind.share)(self.numbers(), loss).clamp(0.0, 1.0) }
     }

@@ -8,24 +8,24 @@ use std::ops::Range;
 
 use super::{Plan, State, TrackState, TrainingError};
 use crate::evaluation::{CohortEvaluation, Measure};
-use crate::exchange::{Exchange, ExchangeError, Round, Sum, Traffic};
+use crate::exchange::{CohortSum, Exchange, ExchangeError, Round, Traffic};
 use crate::question::{Ask, MAX_QUERIES, Query};
 use crate::task::Task;
 use crate::terms::TrackSchedule;
 
 /// An evaluation that is to be asked for, and what it came to.
 #[derive(Default)]
-pub(super) struct HeldOut {
+pub(super) struct HeldOutQueries {
     /// What is asked, each w once; empty when it has been, or when there is nothing to ask.
     queries: Vec<Query>,
     /// Which of them each of the tracks asks, by the number of the track.
     places: Vec<(usize, usize)>,
-    sums: Vec<Sum>,
+    sums: Vec<CohortSum>,
 }
 
-impl HeldOut {
+impl HeldOutQueries {
     /// What the cohort is asked about the params of some tracks; nothing unless the round evaluates.
-    pub(super) fn of(plan: &Plan, tracks: &[TrackState], asking: Range<usize>, evaluates: bool) -> Self {
+    pub(super) fn new(plan: &Plan, tracks: &[TrackState], asking: Range<usize>, evaluates: bool) -> Self {
         let Some(task) = plan.held_out.filter(|_| evaluates) else { return Self::default() };
         // Devices that answer for every track answer once for those that share a w.
         let shared = plan.terms.schedule != TrackSchedule::Apart;
@@ -49,14 +49,14 @@ impl HeldOut {
         exchange: &mut dyn Exchange,
         round: &Round<'_>,
         mut queries: Vec<Query>,
-    ) -> Result<Vec<Sum>, ExchangeError> {
+    ) -> Result<Vec<CohortSum>, ExchangeError> {
         let first = queries.len();
         if first + self.queries.len() > MAX_QUERIES {
             self.alone(exchange, round)?;
         }
         queries.append(&mut self.queries);
         let mut sums = exchange.secure_sum(round, &queries)?;
-        self.sums.extend(sums.drain(first..).map(|sum| Sum {
+        self.sums.extend(sums.drain(first..).map(|sum| CohortSum {
             // The call is that of the others.
             traffic: Traffic { sums: 0, ..sum.traffic },
             ..sum
@@ -96,13 +96,13 @@ pub(super) fn after_the_last(
     plan: &Plan,
     state: &State,
     round: &Round<'_>,
-) -> Result<HeldOut, TrainingError> {
+) -> Result<HeldOutQueries, TrainingError> {
     let cycle = round.terms.cycle(round.index);
     let next = round.index + (cycle.end - cycle.start);
     let ended = round.terms.tracks_of_round(round.index);
-    let mut last = HeldOut::of(plan, &state.tracks, ended, next >= plan.rounds);
+    let mut last = HeldOutQueries::new(plan, &state.tracks, ended, next >= plan.rounds);
     match last.alone(exchange, &Round { index: next, ..*round }) {
-        Err(ExchangeError::NoSum { .. }) => Ok(HeldOut::default()),
+        Err(ExchangeError::NoSum { .. }) => Ok(HeldOutQueries::default()),
         ended => Ok(ended.map(|()| last)?),
     }
 }

@@ -1,7 +1,7 @@
 //! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
 //! line 5).
 
-use super::held_out::HeldOut;
+use super::held_out::HeldOutQueries;
 use super::{LossReporting, Plan, State, TrainingError};
 use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
@@ -12,7 +12,7 @@ use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
 
 /// What the questions of a round left behind for the record.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Note {
+pub(super) struct LossPhase {
     pub(super) loss: Option<f64>,
     pub(super) answered: u64,
     pub(super) traffic: Traffic,
@@ -22,7 +22,7 @@ pub(super) struct Note {
     histograms: Vec<Histogram>,
 }
 
-impl Note {
+impl LossPhase {
     /// How the losses lay, where they were asked for.
     pub(super) fn distribution(self) -> Option<LossDistribution> {
         self.known.or_else(|| LossDistribution::private(self.histograms))
@@ -36,9 +36,9 @@ pub(super) fn learn(
     state: &mut State,
     round: &Round<'_>,
     reporting: LossReporting,
-    held_out: &mut HeldOut,
-) -> Result<Vec<Note>, TrainingError> {
-    let mut notes = vec![Note::default(); plan.tracks.len()];
+    held_out: &mut HeldOutQueries,
+) -> Result<Vec<LossPhase>, TrainingError> {
+    let mut phases = vec![LossPhase::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     let turn = round.terms.turn(round.index);
     for i in round.terms.tracks_of_round(round.index) {
@@ -67,18 +67,18 @@ pub(super) fn learn(
                 let memory = &mut state.tracks[i].memory;
                 plan.tracks[i].selection.learn(turn, Learned::Losses(losses), memory);
             }
-            notes[i].loss = mean_loss(losses);
-            notes[i].known =
+            phases[i].loss = mean_loss(losses);
+            phases[i].known =
                 (reporting != LossReporting::None).then(|| LossDistribution::open(losses)).flatten();
         }
     }
-    let mut asked = Asked { searches: &mut searches, notes: &mut notes, reporting, held_out };
+    let mut asked = Asked { searches: &mut searches, phases: &mut phases, reporting, held_out };
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
         plan.tracks[*i].selection.learn(turn, Learned::Quantile(search), memory);
     }
-    Ok(notes)
+    Ok(phases)
 }
 
 /// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
@@ -91,9 +91,9 @@ fn median_search(range: &LossRange) -> Search {
 struct Asked<'a> {
     /// The track of each search.
     searches: &'a mut [(usize, Search)],
-    notes: &'a mut [Note],
+    phases: &'a mut [LossPhase],
     reporting: LossReporting,
-    held_out: &'a mut HeldOut,
+    held_out: &'a mut HeldOutQueries,
 }
 
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
@@ -101,7 +101,7 @@ fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    Asked { searches, notes, reporting, held_out }: &mut Asked<'_>,
+    Asked { searches, phases, reporting, held_out }: &mut Asked<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
@@ -118,11 +118,11 @@ fn search_privately(
         }
         for (s, sum) in asking.into_iter().zip(held_out.with(exchange, round, queries)?) {
             let (i, search) = &mut searches[s];
-            notes[*i].traffic += sum.traffic;
+            phases[*i].traffic += sum.traffic;
             if let (Some(QuantileQuery::Histogram(bins)), true) =
                 (search.query(), *reporting != LossReporting::None)
             {
-                notes[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
+                phases[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
             }
             search
                 .take(&sum.values)

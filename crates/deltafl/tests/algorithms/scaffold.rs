@@ -54,18 +54,18 @@ impl Device {
 
 /// Lines 2 to 17 of Algorithm 1: x and c after the rounds of the plan.
 fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64>; 2] {
-    let Work::Epochs(epochs) = plan.local.work else { panic!("epochs") };
-    let rate = f64::from(plan.local.learning_rate as f32);
+    let Work::Epochs(epochs) = plan.local().work else { panic!("epochs") };
+    let rate = f64::from(plan.local().learning_rate as f32);
     let devices: Vec<Device> =
         federation.split(Split::Train).into_iter().map(|k| Device::of(federation, k)).collect();
-    let l2 = f64::from(plan.tracks[0].l2);
+    let l2 = f64::from(plan.tracks()[0].l2);
     let mut x = vec![0.0; INPUTS * CLASSES];
     let mut c = x.clone();
     let mut own = vec![x.clone(); devices.len()];
-    for round in 0..plan.rounds {
+    for round in 0..plan.rounds() {
         let draw = Draw { seed: 7, round, attempt: 0 };
-        let cohort = plan.sampling.cohort(devices.len(), draw, &Reachable::Everyone);
-        let key = RoundKey { run: 0, seed: 7, round, members: cohort.len() as u32, terms: plan.terms };
+        let cohort = plan.sampling().cohort(devices.len(), draw, &Reachable::Everyone);
+        let key = RoundKey { run: 0, seed: 7, round, members: cohort.len() as u32, terms: plan.terms() };
         let (mut moves, mut changes) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         for drawn in &cohort {
             let (device, c_i) = (&devices[drawn.device.place()], &mut own[drawn.device.place()]);
@@ -74,7 +74,7 @@ fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64
             for _ in 0..epochs {
                 let mut order: Vec<u32> = (0..device.labels.len() as u32).collect();
                 stream.shuffle(&mut order);
-                for batch in order.chunks(plan.local.batch) {
+                for batch in order.chunks(plan.local().batch) {
                     let gradient = device.gradient(&y, batch, l2);
                     for (i, y) in y.iter_mut().enumerate() {
                         *y -= rate * (gradient[i] - c_i[i] + c[i]);
@@ -99,15 +99,15 @@ fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64
 fn scaffold_plan(global_rate: f64) -> Plan {
     let tracks = vec![track("scaffold", &[("global_rate", global_rate)])];
     let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
-    let plan = Plan { rounds: 6, terms, ..plan(tracks) };
-    // Images are mostly white: at the rate of the other tests steps overshoot, and rounding would be magnified by each.
-    Plan { local: Local { learning_rate: 1e-3, ..plan.local }, ..plan }
+    // Images are mostly white: at the rate of the other tests steps overshoot, and each would magnify
+    // the rounding.
+    plan(tracks).into_builder().rounds(6).terms(terms).learning_rate(1e-3).build().unwrap()
 }
 
 #[test]
 fn scaffold_is_option_two_of_its_paper() {
     for rounds in [1, 2, 6] {
-        let plan = Plan { rounds, ..scaffold_plan(0.8) };
+        let plan = scaffold_plan(0.8).into_builder().rounds(rounds).build().unwrap();
         let state = run(&plan, &[]);
         let [x, c] = reference(&plan, &federation(), 0.8);
         let control = state.tracks[0].memory.vector("control").unwrap();
@@ -122,7 +122,8 @@ fn scaffold_is_option_two_of_its_paper() {
 
 #[test]
 fn scaffold_goes_on_to_the_same_bits_after_an_interruption() {
-    let plan = Plan { tracks: vec![track("fedavg", &[]), track("scaffold", &[])], ..scaffold_plan(1.0) };
+    let tracks = [track("fedavg", &[]), track("scaffold", &[])];
+    let plan = scaffold_plan(1.0).into_builder().tracks(tracks).build().unwrap();
     let whole = run(&plan, &[]);
     assert_eq!(run(&plan, &[1, 4]), whole);
     assert_ne!(whole.tracks[0].params, whole.tracks[1].params);

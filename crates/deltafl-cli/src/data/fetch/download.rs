@@ -1,10 +1,10 @@
-//! A file over HTTP: resumed where it stopped, and trusted by its hash.
+//! An HTTP download that resumes after an interruption and is verified by its hash.
 //!
 //! ```text
-//! NAME.part          what has come so far
-//! NAME.part.etag     which version of the file that is, for If-Range
-//! NAME               the whole file
-//! NAME.sha256        its hash, recorded when it first came
+//! NAME.part          the bytes received so far
+//! NAME.part.etag     the version of the file, for If-Range
+//! NAME               the complete file
+//! NAME.sha256        its hash, recorded on the first download
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,8 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Response, StatusCode, header};
 use ureq::{Agent, Body};
 
-/// Attempts that may fail in a row before we give up; any progress starts the count anew.
+/// The number of consecutive failures before the download is abandoned. Any progress resets the
+/// count.
 const ATTEMPTS: u32 = 5;
 
 /// A file to fetch.
@@ -28,38 +29,40 @@ pub(super) struct Download {
     pub(super) quiet: bool,
 }
 
-/// Why the hash of a file is believed.
+/// The reason why the hash of a file is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// It was given.
+    /// The user specified the hash.
     Pinned,
-    /// It is what came the first time.
+    /// The hash equals that of the first download.
     Recorded,
-    /// This is the first time.
+    /// This is the first download.
     FirstUse,
 }
 
-/// Why a file did not come.
+/// The reason why a download failed.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub(super) enum DownloadError {
-    #[error("{url}: the server answers {status}")]
-    #[diagnostic(help("has the publisher moved the file? --mirror URL fetches it from elsewhere"))]
+    #[error("{url}: the server returned {status}")]
+    #[diagnostic(help(
+        "the publisher may have moved the file: --mirror URL fetches it from another location"
+    ))]
     Status { url: String, status: StatusCode },
-    #[error("{url}: the connection broke {ATTEMPTS} times, after {received} bytes: {source}")]
-    #[diagnostic(help("run the command again: it goes on where it stopped"))]
+    #[error("{url}: the connection failed {ATTEMPTS} times, after {received} bytes: {source}")]
+    #[diagnostic(help("run the command again to resume the download"))]
     Broken { url: String, received: u64, source: io::Error },
     #[error("{url}: {source}")]
-    #[diagnostic(help("is there a network? A proxy is taken from HTTPS_PROXY or ALL_PROXY"))]
+    #[diagnostic(help("check the network; HTTPS_PROXY or ALL_PROXY sets a proxy"))]
     Unreachable { url: String, source: Box<ureq::Error> },
     #[error("{name}: SHA-256 is {got}, expected {expected}")]
-    #[diagnostic(help("the file was removed; it changed at its source or on its way"))]
+    #[diagnostic(help("the file was deleted; it changed at its source or in transit"))]
     Hash { name: String, expected: String, got: String },
     #[error("{path}: {source}")]
     File { path: String, source: io::Error },
 }
 
 impl Download {
-    /// Fetches the file unless it is there, and checks its hash.
+    /// Downloads the file unless it exists, and verifies its hash.
     pub(super) fn fetch(&self, pinned: Option<String>) -> Result<(String, Trust), DownloadError> {
         if !self.target.exists() {
             self.receive()?;
@@ -79,7 +82,7 @@ impl Download {
         Ok((got, trust))
     }
 
-    /// Receives the file, in as many pieces as it takes.
+    /// Receives the file in as many requests as required.
     fn receive(&self) -> Result<(), DownloadError> {
         let agent: Agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -108,7 +111,7 @@ impl Download {
         let mut received = self.received();
         let validator = fs::read_to_string(self.beside("part.etag")).unwrap_or_default();
         if validator.is_empty() {
-            received = 0; // without knowing its version, half a file is worth nothing
+            received = 0; // a partial file of unknown version is useless
         }
         let mut request = agent.get(&self.url);
         if received > 0 {
@@ -124,10 +127,10 @@ impl Download {
         let start = match status {
             StatusCode::OK => 0,
             StatusCode::PARTIAL_CONTENT if starts_at(&response, received) => received,
-            // The part is not what the server has: begin again.
+            // The partial file does not match the file on the server: start again.
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT if received > 0 => {
                 self.on_disk(fs::remove_file(self.beside("part")))?;
-                let source = io::Error::other("the server has another file now");
+                let source = io::Error::other("the file on the server has changed");
                 return Err(DownloadError::Broken { url: self.url.clone(), received: 0, source });
             }
             _ => return Err(DownloadError::Status { url: self.url.clone(), status }),
@@ -138,7 +141,7 @@ impl Download {
         self.on_disk(fs::remove_file(self.beside("part.etag")))
     }
 
-    /// Writes the body to the part, from `start` on.
+    /// Writes the body to the partial file, starting at `start`.
     fn store(&self, response: Response<Body>, start: u64) -> Result<(), DownloadError> {
         let length: Option<u64> =
             header_text(&response, header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
@@ -181,12 +184,12 @@ impl Download {
         bar.with_position(start)
     }
 
-    /// Bytes of the part.
+    /// Returns the size of the partial file.
     fn received(&self) -> u64 {
         fs::metadata(self.beside("part")).map_or(0, |metadata| metadata.len())
     }
 
-    /// The file `NAME.suffix`.
+    /// Returns the path of the file `NAME.suffix`.
     fn beside(&self, suffix: &str) -> PathBuf {
         self.target.with_file_name(format!("{}.{suffix}", self.name()))
     }
@@ -204,19 +207,19 @@ fn header_text(response: &Response<Body>, name: header::HeaderName) -> Option<&s
     response.headers().get(name)?.to_str().ok()
 }
 
-/// Whether a partial answer begins at this byte.
+/// Returns whether a partial response begins at this byte.
 fn starts_at(response: &Response<Body>, byte: u64) -> bool {
     let range = header_text(response, header::CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes "));
     range.and_then(|range| range.split('-').next()?.parse().ok()) == Some(byte)
 }
 
-/// What tells this version of the file from another: a strong entity tag, or its date.
+/// Returns the identifier of this version of the file: a strong entity tag, or its date.
 fn validator_of(response: &Response<Body>) -> String {
     let tag = header_text(response, header::ETAG).filter(|tag| !tag.starts_with("W/"));
     tag.or_else(|| header_text(response, header::LAST_MODIFIED)).unwrap_or_default().to_owned()
 }
 
-/// In hexadecimal.
+/// Returns the SHA-256 of a file in hexadecimal.
 fn sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
@@ -242,19 +245,20 @@ mod tests {
     const FILE: &[u8] = b"The quick brown fox jumps over the lazy dog";
     const FILE_HASH: &str = "d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592";
 
-    /// What the server does with one request.
+    /// The server's response to one request.
     #[derive(Clone, Copy)]
     enum Answer {
-        /// All that was asked for.
+        /// The requested bytes.
         Whole,
-        /// Promises all and hangs up after so many bytes.
+        /// Announces all bytes and disconnects after this many.
         Cut(usize),
         NotFound,
-        /// Another version of the file, whatever range was asked for.
+        /// Another version of the file, regardless of the requested range.
         Changed(&'static [u8]),
     }
 
-    /// A server that answers one request per entry, then stops; it hands back the requests.
+    /// Starts a server that answers one request per entry and then stops. Returns its URL and the
+    /// requests.
     fn serve(answers: Vec<Answer>) -> (String, mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/fox.txt", listener.local_addr().unwrap());
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_connection_is_resumed_where_it_stopped() {
+    fn an_interrupted_download_is_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let (url, requests) = serve(vec![Answer::Cut(10), Answer::Cut(7), Answer::Whole]);
         let (hash, trust) = download(url, &dir).fetch(None).unwrap();
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_meanwhile_is_fetched_anew() {
+    fn a_file_that_changed_is_downloaded_from_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Cut(10), Answer::Changed(b"another file")]);
         download(url, &dir).fetch(None).unwrap();
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_always_breaks_is_given_up_and_what_came_is_kept() {
+    fn a_download_that_keeps_failing_is_abandoned_and_its_bytes_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut answers = vec![Answer::Cut(10)];
         answers.extend([Answer::Cut(0); 4]);
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_hash_removes_the_file() {
+    fn a_wrong_hash_deletes_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Whole]);
         let error = download(url, &dir).fetch(Some("00".repeat(32))).unwrap_err();
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_the_first_time_is_checked_the_next_time() {
+    fn the_hash_of_the_first_download_is_verified_later() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Whole, Answer::Changed(b"tampered")]);
         let download = download(url, &dir);
@@ -352,11 +356,11 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_said_to_be_missing() {
+    fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::NotFound]);
         let error = download(url.clone(), &dir).fetch(None).unwrap_err();
-        assert_eq!(error.to_string(), format!("{url}: the server answers 404 Not Found"));
+        assert_eq!(error.to_string(), format!("{url}: the server returned 404 Not Found"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

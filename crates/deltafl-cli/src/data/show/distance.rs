@@ -1,12 +1,12 @@
-//! How far a device is from the population.
+//! The distance of a device from the population.
 //!
-//! For inputs with features: the mean squared distance of its examples from the population's mean example of
-//! their class, over all features. For words and symbols: the total variation between its use of them and the
-//! population's.
+//! For inputs with features, it is the mean squared distance of the examples from the population's
+//! mean example of their class, over all features. For words and symbols, it is the total variation
+//! distance between the frequencies of the device and of the population.
 
 use deltafl::data::{BatchBuffer, Federation, InputKind};
 
-/// The distance of each device.
+/// Returns the distance of each device.
 pub(super) fn distances(federation: &Federation) -> Vec<f64> {
     match federation.kind() {
         InputKind::Bytes { dim } | InputKind::Dense { dim } => from_class_means(federation, dim),
@@ -17,7 +17,7 @@ pub(super) fn distances(federation: &Federation) -> Vec<f64> {
 }
 
 fn from_class_means(federation: &Federation, dim: usize) -> Vec<f64> {
-    // Numbers to predict are as one class.
+    // Numeric targets count as one class.
     let classes = federation.classes().max(1);
     let mut means = vec![0.0f64; classes * dim];
     let mut counts = vec![0u64; classes];
@@ -70,7 +70,7 @@ fn from_use_of_symbols(federation: &Federation, symbols: usize) -> Vec<f64> {
     uses.iter().map(|used| total_variation(used, &population)).collect()
 }
 
-/// Half the ℓ₁ distance between two histograms, each scaled to 1.
+/// Returns half the ℓ₁ distance between two normalised histograms.
 fn total_variation(a: &[f64], b: &[f64]) -> f64 {
     let (total_a, total_b): (f64, f64) = (a.iter().sum(), b.iter().sum());
     0.5 * a.iter().zip(b).map(|(a, b)| (a / total_a - b / total_b).abs()).sum::<f64>()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_unlike_the_others_is_the_farthest() {
+    fn the_atypical_device_has_the_greatest_distance() {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 1);
         for (id, x) in [("a", 1.0), ("b", 1.0), ("c", 4.0)] {
             builder.push(id, Split::Train, DeviceExamples::Dense(&[x]), &[0]).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_without_a_common_symbol_are_at_distance_one() {
+    fn histograms_without_common_symbols_have_distance_one() {
         assert!((total_variation(&[2.0, 0.0], &[0.0, 5.0]) - 1.0).abs() < 1e-12);
         assert!(total_variation(&[2.0, 2.0], &[3.0, 3.0]).abs() < 1e-12);
     }

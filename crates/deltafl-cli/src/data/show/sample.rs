@@ -1,16 +1,16 @@
-//! Samples of what a device holds, as text.
+//! Samples of a device's data as text.
 
 use std::collections::BTreeMap;
 
 use deltafl::data::{BatchBuffer, Examples, Federation, FederationIndex, InputKind};
 
-/// Messages shown of a device.
+/// The number of messages shown per device.
 const MESSAGES: usize = 3;
 
-/// Symbols shown of a device's text.
+/// The number of symbols shown of a device's text.
 const SYMBOLS: usize = 160;
 
-/// Prints what a person can read of a device's examples; nothing for images.
+/// Prints readable examples of a device. Prints nothing for images.
 pub(super) fn print(federation: &Federation, device: FederationIndex) {
     let examples = federation.examples(device);
     match federation.kind() {
@@ -27,7 +27,7 @@ pub(super) fn print(federation: &Federation, device: FederationIndex) {
     }
 }
 
-/// How many examples the device has of each class.
+/// Returns the number of examples of each class.
 fn label_counts(federation: &Federation, examples: &Examples<'_>) -> String {
     let mut counts = vec![0; federation.classes()];
     (0..examples.len()).for_each(|i| counts[examples.label(i) as usize] += 1);
@@ -37,9 +37,9 @@ fn label_counts(federation: &Federation, examples: &Examples<'_>) -> String {
     format!("examples of each class  {}", parts.join("  "))
 }
 
-/// Some examples, a class after the other in turn, so that every class that the device has is among them.
+/// Selects examples round-robin over the classes, so that every class of the device is included.
 fn of_all_classes(examples: &Examples<'_>, most: usize) -> Vec<usize> {
-    // How many examples of its class come before each.
+    // The number of earlier examples of the same class.
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
     let mut turns: Vec<(usize, usize)> = (0..examples.len())
         .map(|i| {
@@ -52,14 +52,14 @@ fn of_all_classes(examples: &Examples<'_>, most: usize) -> Vec<usize> {
     turns.into_iter().take(most.max(seen.len())).map(|(_, i)| i).collect()
 }
 
-/// The numbers that are to be predicted.
+/// Returns the range of the numeric targets.
 fn value_range(examples: &Examples<'_>) -> String {
     let values = || (0..examples.len()).map(|i| examples.value(i));
     let (low, high) = (values().fold(f32::INFINITY, f32::min), values().fold(f32::NEG_INFINITY, f32::max));
     format!("numbers to predict from {low} to {high}")
 }
 
-/// The words of an example; those without a spelling by their number.
+/// Returns the words of an example. Words without a spelling are shown by their number.
 fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String {
     let mut buffer = BatchBuffer::default();
     let ids = buffer.gather(examples, i..i + 1).inputs.tokens().to_vec();
@@ -70,7 +70,7 @@ fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String
     ids.iter().filter(|id| **id != 0).map(spelled).collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of a device's text.
+/// Returns the beginning of a device's text.
 fn text(federation: &Federation, examples: &Examples<'_>, window: usize) -> String {
     let symbols: Option<Vec<char>> = federation.symbols().map(|symbols| symbols.chars().collect());
     let drawn = |code: &u32| match &symbols {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_put_together_from_its_windows() {
+    fn a_text_is_reconstructed_from_its_windows() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 3 }, 3);
         builder.symbols(" ab");
         builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), Targets::IN_TEXT).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_without_an_example_are_left_out() {
+    fn classes_without_examples_are_omitted() {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 3);
         builder.push("x", Split::Train, DeviceExamples::Dense(&[0.0, 0.0, 0.0]), &[2, 0, 2]).unwrap();
         let federation = builder.build();

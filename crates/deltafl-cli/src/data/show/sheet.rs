@@ -7,16 +7,16 @@ use std::path::Path;
 use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use miette::{IntoDiagnostic, Result, WrapErr};
 
-/// Columns to fill at least, where there are few classes.
+/// The minimum number of columns if there are few classes.
 const COLUMNS: usize = 30;
 
 /// Pixels between two images.
 const GAP: usize = 2;
 
-/// The grey of the gaps and of a class that a device has no image of.
+/// The grey level of the gaps and of missing images.
 const BLANK: u8 = 232;
 
-/// Grey levels, row by row.
+/// A greyscale image, row by row.
 pub(super) struct Sheet {
     width: usize,
     height: usize,
@@ -24,7 +24,7 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// The sheet of these devices; `None` when the inputs are not square images.
+    /// Creates the sheet of these devices. Returns `None` if the inputs are not square images.
     pub(super) fn new(
         federation: &Federation,
         dim: usize,
@@ -55,7 +55,7 @@ impl Sheet {
         Some(sheet)
     }
 
-    /// Copies an image of features in [0, 1] to a place.
+    /// Copies an image of features in [0, 1] to a position.
     fn place(&mut self, image: &[f32], side: usize, left: usize, top: usize) {
         for (row, values) in image.chunks_exact(side).enumerate() {
             let start = (top + row) * self.width + left;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_lies_in_the_column_of_its_class_and_the_row_of_its_device() {
+    fn an_image_is_in_the_column_of_its_class_and_the_row_of_its_device() {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 4 }, 40);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 4]), &[0]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Bytes(&[7; 4]), &[39]).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_are_not_square_make_no_sheet() {
+    fn inputs_that_are_not_square_have_no_sheet() {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 3 }, 1);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 3]), &[0]).unwrap();
         assert!(Sheet::new(&builder.build(), 3, &[(FederationIndex(0), 0.0)]).is_none());

@@ -1,4 +1,4 @@
-//! `--tui`: without a terminal, and on one that `script` makes.
+//! `--tui`: without a terminal, and on a terminal created by `script`.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -6,18 +6,19 @@ use std::process::{Child, Command, Stdio};
 
 use super::workdir::{self, Workdir};
 
-/// What a terminal is told when the dashboard takes it, and when it gives it back.
+/// The escape sequences with which the dashboard enters and leaves the alternate screen.
 const TAKEN: &str = "\x1b[?1049h";
 const GIVEN_BACK: &str = "\x1b[?1049l";
 
-/// The command on a terminal of its own; `None`, with a message, where there is no `script`.
+/// Starts the command on a separate terminal. Returns `None` and prints a message if `script` is
+/// missing.
 fn on_a_terminal(workdir: &Workdir, words: &str) -> Option<Child> {
     let line = format!("stty cols 130 rows 30; exec '{}' {words}", env!("CARGO_BIN_EXE_deltafl"));
     if !Path::new("/usr/bin/script").exists() {
         eprintln!("skipped: there is no `script` (apt-get install bsdutils)");
         return None;
     }
-    // A dashboard that hangs fails its test instead of holding it up.
+    // A dashboard that hangs fails its test instead of blocking it.
     let spawned = Command::new("timeout")
         .args(["120", "script", "-qefc", &line, "/dev/null"])
         .current_dir(workdir.path(""))
@@ -28,7 +29,7 @@ fn on_a_terminal(workdir: &Workdir, words: &str) -> Option<Child> {
     Some(spawned.unwrap())
 }
 
-/// Reads what the terminal is told, up to a text.
+/// Reads the output of the terminal up to a text.
 fn read_until(child: &mut Child, text: &str) -> String {
     let (mut told, mut buffer) = (Vec::new(), [0; 4096]);
     let out = child.stdout.as_mut().unwrap();
@@ -40,7 +41,7 @@ fn read_until(child: &mut Child, text: &str) -> String {
     String::from_utf8_lossy(&told).into_owned()
 }
 
-/// Reads the rest, and waits for the end with this exit code.
+/// Reads the remaining output and waits for this exit code.
 fn rest(mut child: Child, code: i32) -> String {
     let mut told = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut told).unwrap();
@@ -49,7 +50,7 @@ fn rest(mut child: Child, code: i32) -> String {
 }
 
 #[test]
-fn without_a_terminal_it_says_so_and_shows_plain_progress() {
+fn without_a_terminal_a_message_and_plain_progress_are_printed() {
     let workdir = workdir::workdir();
     let output = workdir.run("run x.toml --tui --out r");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -59,7 +60,7 @@ fn without_a_terminal_it_says_so_and_shows_plain_progress() {
 }
 
 #[test]
-fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
+fn the_terminal_is_restored_before_the_final_table_is_printed() {
     let workdir = workdir::workdir();
     let Some(child) = on_a_terminal(&workdir, "run x.toml --tui --out r") else { return };
     let told = rest(child, 0);
@@ -69,7 +70,7 @@ fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
 }
 
 #[test]
-fn control_c_finishes_the_round_and_gives_the_terminal_back() {
+fn control_c_finishes_the_round_and_restores_the_terminal() {
     let workdir = workdir::workdir();
     let words = "run x.toml --tui --out r --set rounds=1000000 --set evaluate_every=1000000";
     let Some(mut child) = on_a_terminal(&workdir, words) else { return };

@@ -1,4 +1,4 @@
-//! `deltafl evaluate`: the models of a run on other devices.
+//! `deltafl evaluate`: evaluates the models of a run on other devices.
 
 use std::fs;
 
@@ -7,14 +7,15 @@ use serde_json::Value;
 use super::workdir;
 
 #[test]
-fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
+fn evaluating_the_devices_of_the_run_reproduces_its_errors() {
     let workdir = workdir::workdir();
     workdir.printed("data synth glyphs --devices 24 --seed 5 --out d");
     workdir.printed("run x.toml --set data.source=d --set data.normalise=standard --out r -q");
     let json = |words: &str| -> Value { serde_json::from_str(&workdir.printed(words)).unwrap() };
     let all = json("evaluate r --data d --json --devices devices.csv");
     assert_eq!((all["tracks"].as_array().unwrap().len(), &all["tracks"][0]["seeds"]), (3, &2.into()));
-    // Of each device the error is that of the run's last evaluation, normalised by the devices that trained.
+    // The error of each device is that of the run's last evaluation, normalised by the train
+    // devices.
     workdir.printed("export r --format csv --out e");
     let rows = |path: &str| -> Vec<csv::StringRecord> {
         csv::Reader::from_path(workdir.path(path)).unwrap().records().map(Result::unwrap).collect()
@@ -27,7 +28,11 @@ fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
         .map(|row| ["seed", "device", "error"].map(|name| row[column(name)].to_owned()))
         .collect();
     let evaluated = rows("devices.csv");
-    assert_eq!((evaluated.len(), known.len()), (24 * 3 * 2, 24 * 3 * 2), "every device, whatever its split");
+    assert_eq!(
+        (evaluated.len(), known.len()),
+        (24 * 3 * 2, 24 * 3 * 2),
+        "every device, regardless of its split"
+    );
     for row in &evaluated {
         let found = [row[0].to_owned(), row[2].to_owned(), row[5].to_owned()];
         assert!(known.contains(&found), "{row:?}");
@@ -41,7 +46,7 @@ fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
 }
 
 #[test]
-fn data_that_the_models_cannot_take_is_refused() {
+fn data_that_does_not_fit_the_models_is_rejected() {
     let workdir = workdir::workdir();
     workdir.printed("run x.toml --set rounds=1 --out r -q");
     workdir.printed("data synth logistic --devices 4 --out other");
@@ -53,7 +58,7 @@ fn data_that_the_models_cannot_take_is_refused() {
 }
 
 #[test]
-fn other_words_for_classes_or_other_columns_are_refused_and_not_taken_for_those_of_the_run() {
+fn data_with_other_class_names_or_columns_than_the_run_is_rejected() {
     let workdir = workdir::workdir();
     let csv = |turned: bool, words: [&str; 2]| {
         let row = |i: usize| {

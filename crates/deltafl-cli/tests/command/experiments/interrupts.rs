@@ -1,4 +1,4 @@
-//! Ctrl-C: exit code 130, and where the command stopped, for people and for programs.
+//! Ctrl-C: exit code 130, and the point at which the command stopped, for people and for programs.
 #![cfg(unix)]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::workdir;
 use crate::support::{ctrl_c, interrupted, wait_for};
 
-/// Where a command says that it was stopped.
+/// Returns the point at which a command reports that it was stopped.
 fn place(output: &Output) -> serde_json::Value {
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -17,7 +17,7 @@ fn place(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
+fn an_interrupted_run_reports_where_it_stopped_and_exits_with_130() {
     let workdir = workdir::workdir();
     let output = interrupted(
         &workdir,
@@ -35,11 +35,12 @@ fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
     assert!(place["rounds"].as_u64().unwrap() >= 3, "{json}");
     let resume = json["resume"].as_str().unwrap();
     assert_eq!(resume, "deltafl run x.toml --out r --set rounds=1000000 --resume");
-    // The state that it speaks of is there.
+    // The reported state exists.
     let lines = fs::read_to_string(workdir.path("r/rounds.jsonl")).unwrap().lines().count();
     assert_eq!(lines as u64, 3 * place["rounds"].as_u64().unwrap());
 
-    // People are told on standard error, and nothing is printed that a script could take for a result.
+    // People receive a message on standard error. Standard output is empty, so that a script cannot
+    // misread it as a result.
     let output = interrupted(
         &workdir,
         "run x.toml --set rounds=1000000 --quiet --out q",
@@ -50,7 +51,7 @@ fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
 }
 
 #[test]
-fn sweeps_and_searches_that_are_interrupted_end_with_130() {
+fn interrupted_sweeps_and_searches_exit_with_130() {
     let workdir = workdir::workdir();
     let sweep = "sweep run x.toml --sweep local.batch=5,10 --set rounds=1000000 --jobs 1 --json --out s";
     let tune =
@@ -78,7 +79,7 @@ fn sweeps_and_searches_that_are_interrupted_end_with_130() {
 }
 
 #[test]
-fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command() {
+fn an_interrupted_demo_exits_with_130_and_the_same_command_continues_it() {
     let workdir = workdir::workdir();
     let words = "demo --json --out d";
     let place = place(&interrupted(&workdir, words, "d/checkpoint/seed-1.safetensors"));
@@ -87,7 +88,7 @@ fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command(
         place["rounds"].as_u64().unwrap() + 40 * place["seeds_finished"].as_array().unwrap().len() as u64;
     assert!((1..120).contains(&done), "{place}");
 
-    // For people: nothing on standard output, and what to type.
+    // For people, standard output is empty, and standard error contains the command to continue.
     let output = interrupted(&workdir, "demo --quiet --out p", "p/checkpoint/seed-1.safetensors");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -95,7 +96,7 @@ fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command(
 }
 
 #[test]
-fn a_pair_of_the_paper_that_is_interrupted_ends_with_130_and_names_the_pair() {
+fn an_interrupted_pair_of_the_paper_exits_with_130_and_is_named() {
     let workdir = workdir::workdir();
     workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
     let words = "paper emnist-linear --seeds 1 --set cohort=6 --set data.split.min_examples=0 --set rounds=1000000 \
@@ -103,5 +104,5 @@ fn a_pair_of_the_paper_that_is_interrupted_ends_with_130_and_names_the_pair() {
     let place = place(&interrupted(&workdir, words, "p/emnist-linear/checkpoint/seed-1.safetensors"));
     assert_eq!((&place["pair"], &place["folder"]), (&"emnist-linear".into(), &"p/emnist-linear".into()));
     assert!(place["rounds"].as_u64().unwrap() > 0 && place["rounds_planned"] == 1_000_000, "{place}");
-    assert!(!workdir.path("p/paper.md").exists(), "no table of what was not finished");
+    assert!(!workdir.path("p/paper.md").exists(), "no table of an unfinished pair");
 }

@@ -1,15 +1,15 @@
-//! `deltafl paper`: the paper's pairs by name, on small federations in the place of its data.
+//! `deltafl paper`: the paper's pairs by name, on small federations instead of its data.
 
 use std::fs;
 
 use super::workdir::{self, checkpoints};
 
-/// What makes a pair small.
+/// Options that make a pair small.
 const SMALL: &str =
     "--seeds 2 --rounds 3 --set cohort=6 --set data.split.min_examples=0 --set evaluate_every=2";
 
 #[test]
-fn a_pair_goes_from_data_to_tables_beside_the_papers() {
+fn a_pair_is_trained_and_compared_with_the_papers_tables() {
     let workdir = workdir::workdir();
     workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
     let output = workdir.run(&format!("paper emnist-linear {SMALL}"));
@@ -29,7 +29,7 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
     assert!(tables.contains("| FedAvg |") && tables.contains("34.38 ± 0.38"), "{tables}");
     assert!(workdir.path("runs/paper/emnist-linear/report.html").exists());
 
-    // Ours are those of the summary.
+    // The results are those of the summary.
     let json = workdir.printed(&format!("paper emnist-linear {SMALL} --json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let summary = fs::read_to_string(workdir.path("runs/paper/emnist-linear/summary.json")).unwrap();
@@ -41,12 +41,12 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
 }
 
 #[test]
-fn an_interrupted_pair_goes_on_to_the_same_bits() {
+fn an_interrupted_pair_continues_to_the_same_bits() {
     let workdir = workdir::workdir();
     workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
     let paper = format!("paper emnist-linear {SMALL} --set rounds=12 -q --out");
     workdir.printed(&format!("{paper} whole"));
-    // As after a kill: a seed without its end, and no summary.
+    // The state after a kill: an unfinished seed and no summary.
     workdir.printed(&format!("{paper} torn"));
     let torn = workdir.path("torn/emnist-linear");
     fs::remove_file(torn.join("checkpoint/seed-2.safetensors")).unwrap();
@@ -56,13 +56,13 @@ fn an_interrupted_pair_goes_on_to_the_same_bits() {
     workdir.printed(&format!("{paper} torn"));
     assert_eq!(checkpoints(&workdir.path("whole/emnist-linear")), checkpoints(&torn));
     assert!(workdir.printed(&format!("{paper} torn --estimate")).contains("emnist-linear: finished"));
-    // A run can be made longer, not shorter.
+    // A run can be extended, but not shortened.
     let said = workdir.refusal(&format!("{} torn", paper.replace("rounds=12", "rounds=11")));
     assert!(said.contains("has done 12 rounds already"), "{said}");
 }
 
 #[test]
-fn without_a_pair_those_run_whose_data_is_there() {
+fn without_a_pair_all_pairs_with_available_data_run() {
     let workdir = workdir::workdir();
     let said = workdir.refusal("paper");
     for how in ["data import shakespeare", "data import emnist", "data fetch sent140", "--data DIR"] {
@@ -71,14 +71,14 @@ fn without_a_pair_those_run_whose_data_is_there() {
     let said = workdir.refusal("paper sent140-lstm --data elsewhere");
     assert!(said.contains("--features tokens --out elsewhere/sent140"), "{said}");
 
-    // As `data fetch` leaves it, and one that is named itself.
+    // The folder created by `data fetch`, and a federation named directly.
     workdir.printed("data synth roles --devices 16 --examples 20,30,60 --out data/shakespeare/federation");
     let estimate =
         "--estimate --rounds 2 --seeds 1 --set cohort=2 --set data.split.min_examples=0 --set model.hidden=4";
     let printed = workdir.printed(&format!("paper {estimate}"));
     assert!(printed.contains("shakespeare-gru: 2 rounds at"), "{printed}");
-    assert!(printed.contains("emnist-linear: left out"), "{printed}");
-    // The whole paper is all of it.
+    assert!(printed.contains("emnist-linear: skipped"), "{printed}");
+    // `--all` requires the data of all pairs.
     let said = workdir.refusal(&format!("paper --all {estimate}"));
     let missing = "there is no data for emnist-linear, emnist-convnet, sent140-linear, sent140-lstm in data";
     assert!(
@@ -88,7 +88,7 @@ fn without_a_pair_those_run_whose_data_is_there() {
     let printed =
         workdir.printed(&format!("paper shakespeare-gru {estimate} --data data/shakespeare/federation"));
     assert!(printed.contains("shakespeare-gru: 2 rounds"), "{printed}");
-    assert!(!workdir.path("runs").exists(), "an estimate leaves nothing behind");
+    assert!(!workdir.path("runs").exists(), "an estimate writes no files");
 }
 
 #[test]

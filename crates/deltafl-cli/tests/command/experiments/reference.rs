@@ -1,4 +1,4 @@
-//! The reference of every key: on the terminal, in docs, and for editors.
+//! The reference of all keys on the terminal, in the docs, and for editors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,21 @@ fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference").join(name)
 }
 
-/// The file in docs is what the command prints; `UPDATE_DOCS=1` writes it.
+/// Checks that a file in the docs equals the output of the command. `UPDATE_DOCS=1` writes the
+/// file.
 fn is_up_to_date(name: &str, printed: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(docs(name), printed).unwrap();
     }
     let there = fs::read_to_string(docs(name)).unwrap_or_default();
-    assert!(there == printed, "docs/src/reference/{name} is not what the command prints: UPDATE_DOCS=1 writes it anew");
+    assert!(
+        there == printed,
+        "docs/src/reference/{name} differs from the output of the command: UPDATE_DOCS=1 updates it"
+    );
 }
 
 #[test]
-fn the_reference_in_docs_is_what_the_command_prints() {
+fn the_reference_in_the_docs_equals_the_output_of_the_command() {
     let workdir = workdir::workdir();
     is_up_to_date("experiment.md", &workdir.printed("experiment --markdown"));
     is_up_to_date("experiment.schema.json", &workdir.printed("experiment --schema"));
@@ -31,7 +35,7 @@ fn the_reference_in_docs_is_what_the_command_prints() {
     }
 }
 
-/// What of a file a schema refuses, by the rules that ours uses.
+/// Returns the paths of a file that violate a schema, by the rules used in ours.
 fn refused(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     if let Some(any) = schema["anyOf"].as_array() {
         let all: Vec<Vec<String>> = any.iter().map(|schema| refused(schema, value, path)).collect();
@@ -71,13 +75,13 @@ fn refused(schema: &Value, value: &Value, path: &str) -> Vec<String> {
             }
             return found;
         }
-        other => panic!("a type that we do not use: {other}"),
+        other => panic!("unexpected type: {other}"),
     };
     if bad { vec![path.to_owned()] } else { Vec::new() }
 }
 
 #[test]
-fn the_schema_takes_every_experiment_that_we_ship_and_refuses_what_the_command_refuses() {
+fn the_schema_accepts_all_shipped_experiments_and_rejects_what_the_command_rejects() {
     let workdir = workdir::workdir();
     let schema: Value = serde_json::from_str(&workdir.printed("experiment --schema")).unwrap();
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
@@ -87,7 +91,7 @@ fn the_schema_takes_every_experiment_that_we_ship_and_refuses_what_the_command_r
         let value: Value = toml::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         assert_eq!(refused(&schema, &value, ""), Vec::<String>::new(), "{}", file.display());
     }
-    // A run folder's own, with every default written out.
+    // The experiment of a run folder contains every default.
     workdir.printed("run x.toml --set rounds=1 --out r -q");
     let written: Value =
         toml::from_str(&fs::read_to_string(workdir.path("r/experiment.toml")).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! `deltafl sweep`: lists for values, shards, kills and merges.
+//! `deltafl sweep`: lists of values, shards, kills and merges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,18 +10,18 @@ use super::workdir::{self, Checkpoints, checkpoints, runs};
 
 const AXES: &str = "--sweep local.learning_rate=0.1,0.3 --sweep local.batch=5,10,20";
 
-/// Every point of a sweep with its checkpoints.
+/// Returns every point of a sweep with its checkpoints.
 fn bits(sweep: &Path) -> BTreeMap<String, Checkpoints> {
     runs(sweep).into_iter().map(|run| (run.clone(), checkpoints(&sweep.join(run)))).collect()
 }
 
 #[test]
-fn every_combination_is_a_run_named_after_what_it_trains() {
+fn every_combination_is_a_run_named_after_its_experiment() {
     let workdir = workdir::workdir();
     let printed = workdir.printed(&format!("sweep run x.toml {AXES} --out s -q"));
     assert!(printed.contains("6 of 6 points finished"), "{printed}");
     assert_eq!(runs(&workdir.path("s")).len(), 6);
-    // A point is the run that `deltafl run` would have trained.
+    // A point equals the run of the corresponding `deltafl run`.
     workdir.printed("run x.toml --set local.learning_rate=0.3 --set local.batch=5 --out alone -q");
     let alone = checkpoints(&workdir.path("alone"));
     let same = bits(&workdir.path("s")).into_iter().filter(|(_, checkpoints)| *checkpoints == alone).count();
@@ -36,7 +36,7 @@ fn every_combination_is_a_run_named_after_what_it_trains() {
 }
 
 #[test]
-fn lists_in_the_file_a_table_and_arguments_are_the_same_sweep() {
+fn lists_in_the_file_a_table_and_arguments_define_the_same_sweep() {
     let workdir = workdir::workdir();
     let text = fs::read_to_string(workdir.path("x.toml")).unwrap();
     fs::write(workdir.path("lists.toml"), text.replace("learning_rate = 0.1", "learning_rate = [0.1, 0.3]"))
@@ -49,7 +49,7 @@ fn lists_in_the_file_a_table_and_arguments_are_the_same_sweep() {
     assert_eq!(runs(&workdir.path("lists")).len(), 2);
     assert_eq!(bits(&workdir.path("lists")), bits(&workdir.path("table")));
     assert_eq!(bits(&workdir.path("lists")), bits(&workdir.path("x")));
-    // One run has no lists for values, and says where they belong.
+    // A run accepts no lists for single values, and the message names the sweep command.
     for file in ["lists", "table"] {
         let said = workdir.refusal(&format!("run {file}.toml"));
         assert!(said.contains("deltafl sweep run"), "{said}");
@@ -62,12 +62,12 @@ fn keys_that_are_lists_are_swept_by_lists_of_lists() {
     let swept = "--sweep seeds=1,[1,2] --sweep algorithm.1.theta=[0.5],[0.5,0.1]";
     let csv_of = |out: &str| workdir.printed(&format!("sweep list {out} --csv"));
     workdir.printed(&format!("sweep run x.toml {swept} --set rounds=1 --out s -q"));
-    // FedAvg and one level, FedAvg and two, for one seed and for two.
+    // FedAvg with one level and with two, for one seed and for two.
     assert_eq!(csv_of("s").lines().count(), 1 + 2 + 3 + 2 + 3);
 }
 
 #[test]
-fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
+fn swept_seeds_are_averaged_and_one_seed_has_no_deviation() {
     let workdir = workdir::workdir();
     workdir.printed("sweep run x.toml --sweep local.batch=20,5 --sweep seeds=1,2 --set rounds=2 --out s -q");
     let csv = workdir.printed("sweep list s --csv");
@@ -75,7 +75,7 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
     let count = columns.len();
     columns.sort_unstable();
     columns.dedup();
-    assert_eq!(columns.len(), count, "no two columns are called the same: {csv}");
+    assert_eq!(columns.len(), count, "column names are unique: {csv}");
     let batches: Vec<&str> =
         csv.lines().skip(1).step_by(6).map(|row| row.split(',').next().unwrap()).collect();
     assert_eq!(batches, ["20", "5"], "in the order of the axes");
@@ -90,7 +90,7 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
     let expected = (mean(&points[0]) + mean(&points[1])) / 2.0;
     assert!((mean(&averages[0]) - expected).abs() < 1e-12, "{averages}");
     assert_eq!(averages[0]["tracks"][1]["seeds"], 2);
-    // The average over two points is what one point with both seeds comes to.
+    // The average over two points equals the result of one point with both seeds.
     workdir.printed("run x.toml --set local.batch=20 --set rounds=2 --out both -q");
     let both: serde_json::Value =
         serde_json::from_slice(&fs::read(workdir.path("both/summary.json")).unwrap()).unwrap();
@@ -99,7 +99,7 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
 }
 
 #[test]
-fn a_folder_of_another_sweep_or_of_something_else_is_refused() {
+fn a_folder_of_another_sweep_or_with_other_files_is_rejected() {
     let workdir = workdir::workdir();
     workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out s -q");
     let before = fs::read(workdir.path("s/sweep.toml")).unwrap();
@@ -111,7 +111,7 @@ fn a_folder_of_another_sweep_or_of_something_else_is_refused() {
     assert!(workdir.refusal("sweep run x.toml --sweep cohort=5,6 --out mine").contains("not by a sweep"));
     assert!(!workdir.path("mine/sweep.toml").exists());
 
-    // A run that lies in the folder of a sweep is not merged with its points.
+    // An unrelated run in the folder of a sweep is not merged with its points.
     workdir.printed("sweep run x.toml --sweep local.batch=20 --set rounds=1 --out other -q");
     let stray = &runs(&workdir.path("other"))[0];
     fs::rename(workdir.path("other").join(stray), workdir.path("s").join(stray)).unwrap();
@@ -121,7 +121,7 @@ fn a_folder_of_another_sweep_or_of_something_else_is_refused() {
 }
 
 #[test]
-fn the_report_of_a_sweep_is_that_of_its_points_in_its_order() {
+fn the_report_of_a_sweep_shows_its_points_in_order() {
     let workdir = workdir::workdir();
     workdir.printed("sweep run x.toml --sweep local.batch=20,5,10 --set rounds=1 --out s -q");
     workdir.printed("report s");
@@ -135,7 +135,7 @@ fn the_report_of_a_sweep_is_that_of_its_points_in_its_order() {
     let figures = fs::read_dir(workdir.path("s/figures")).unwrap().count();
     assert_eq!(figures, 4, "one chart for the error and one for the loss, as SVG and PNG");
 
-    // What a shell makes of s/*: points by their addresses, and everything else that lies there.
+    // The expansion of s/* by a shell: points by their addresses, and all other entries.
     let mut all: Vec<String> = fs::read_dir(workdir.path("s"))
         .unwrap()
         .map(|entry| format!("s/{}", entry.unwrap().file_name().into_string().unwrap()))
@@ -168,7 +168,7 @@ fn shards_of_several_machines_merge_into_the_whole_sweep() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_not_merged() {
+fn folders_of_different_sweeps_or_data_are_not_merged() {
     let workdir = workdir::workdir();
     workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out a -q");
     workdir.printed("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out b -q");
@@ -196,7 +196,7 @@ fn what_does_not_belong_together_is_not_merged() {
 
 #[cfg(unix)]
 #[test]
-fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_twice() {
+fn a_sweep_killed_repeatedly_ends_with_the_same_bits_and_trains_no_point_twice() {
     let workdir = workdir::workdir();
     let sweep = format!("sweep run x.toml {AXES} --set rounds=40 -q --out");
     workdir.printed(&format!("{sweep} whole"));
@@ -214,7 +214,7 @@ fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_tw
     let (mut kills, mut finished) = (0, Vec::new());
     for attempt in 0..200u64 {
         let mut child = workdir.command(&format!("{sweep} torn")).stdout(Stdio::null()).spawn().unwrap();
-        // Moments in an order that is fixed but looks like none, growing, so that the sweep comes to its end.
+        // Fixed but irregular delays that increase, so that the sweep eventually ends.
         std::thread::sleep(Duration::from_millis(20 + attempt * 37 % 160 + attempt * 25));
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success());
@@ -242,14 +242,14 @@ fn two_processes_on_one_folder_train_each_point_once() {
     for mut child in [start(), start()] {
         assert!(child.wait().unwrap().success());
     }
-    // What one passed over because the other held it is finished now.
+    // A point skipped by one process because the other trained it is now finished.
     assert!(workdir.printed("sweep list s").contains("6 of 6 points finished"));
     workdir.printed(&format!("{sweep} alone -q"));
     assert_eq!(bits(&workdir.path("s")), bits(&workdir.path("alone")));
 }
 
 #[test]
-fn a_sweep_that_grows_trains_only_what_is_new() {
+fn an_extended_sweep_trains_only_its_new_points() {
     let workdir = workdir::workdir();
     workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=2 --out s -q");
     let output =
@@ -261,14 +261,14 @@ fn a_sweep_that_grows_trains_only_what_is_new() {
 }
 
 #[test]
-fn a_point_that_fails_leaves_the_others_alone() {
+fn a_failed_point_does_not_affect_the_others() {
     let workdir = workdir::workdir();
     let output = workdir.run("sweep run x.toml --sweep model.kind=linear,gru --set rounds=1 --out s -q");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("model.kind=gru failed") && said.contains("does not fit"), "{said}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 of 2 points finished"));
-    // A wrong value is refused before anything is trained.
+    // An invalid value is rejected before any training.
     let said = workdir.refusal("sweep run x.toml --sweep cohort=6,0 --out t");
     assert!(said.contains("x.toml with cohort=0: invalid value") && !workdir.path("t").exists(), "{said}");
 }
@@ -280,7 +280,7 @@ fn the_tasks_of_the_slurm_script_train_the_whole_sweep() {
     let workdir = workdir::workdir();
     let printed = workdir.printed(&format!("sweep slurm x.toml {AXES} --set rounds=2 --tasks 2 --out s"));
     assert!(printed.contains("sbatch s/sweep.slurm"), "{printed}");
-    // `srun` of a cluster with one task: it runs its arguments, behind its one option.
+    // A replacement for `srun` that runs its arguments after its only option.
     fs::create_dir(workdir.path("bin")).unwrap();
     let shim = |name: &str, text: String| {
         let path = workdir.path("bin").join(name);

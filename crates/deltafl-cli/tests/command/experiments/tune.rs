@@ -13,7 +13,7 @@ fn json(workdir: &Workdir, words: &str) -> Value {
     serde_json::from_str(&workdir.printed(words)).unwrap()
 }
 
-/// The value of an axis of the point whose figure is lowest; of equal ones, the first.
+/// Returns the axis value of the point with the lowest figure, the first of equal ones.
 fn best(points: &Value, axis: &str, figure: impl Fn(&Value) -> f64) -> f64 {
     let points = points.as_array().unwrap();
     let lowest = points.iter().map(&figure).fold(f64::INFINITY, f64::min);
@@ -39,7 +39,7 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
         assert_eq!(chosen["l2"][track]["l2"], best(&l2, "model.l2", p90), "track {track}");
     }
 
-    // The file is ready, and says where its values come from.
+    // The file is complete and documents the origin of its values.
     let tuned = fs::read_to_string(workdir.path("t/tuned.toml")).unwrap();
     assert!(tuned.starts_with("# Tuned by `deltafl tune`") && tuned.contains("held out"), "{tuned}");
     workdir.printed("run t/tuned.toml --set rounds=1 --out r -q");
@@ -71,7 +71,7 @@ fn the_heat_maps_show_every_figure_and_a_frame() {
 }
 
 #[test]
-fn a_search_goes_on_where_it_was() {
+fn a_search_continues_where_it_stopped() {
     let workdir = workdir::workdir();
     workdir.printed(&format!("{TUNE} -q"));
     let before = fs::read(workdir.path("t/tuned.toml")).unwrap();
@@ -89,7 +89,7 @@ fn a_search_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_cannot_be_tuned_is_said() {
+fn experiments_that_cannot_be_tuned_are_rejected() {
     let workdir = workdir::workdir();
     assert!(workdir.refusal("tune x.toml --decays 0.5").contains("does not decay"));
     assert!(workdir.refusal("tune x.toml --rates 0").contains("out of range"));

@@ -1,4 +1,4 @@
-//! A folder with an experiment that trains in a moment.
+//! A folder with an experiment that trains quickly.
 
 use std::fs;
 use std::path::Path;
@@ -32,12 +32,12 @@ kind = "delta-fl"
 theta = [0.5, 0.2]
 "#;
 
-/// A folder with the experiment `x.toml`.
+/// Creates a folder with the experiment `x.toml`.
 pub(crate) fn workdir() -> Workdir {
     Workdir::with(EXPERIMENT)
 }
 
-/// The names of the folders that hold a run, below a folder.
+/// Returns the names of the folders with a run below a folder.
 pub(crate) fn runs(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()

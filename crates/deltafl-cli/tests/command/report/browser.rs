@@ -1,7 +1,8 @@
-//! A headless Chromium, driven over its debugging pipe: JSON messages that end in a zero byte.
+//! A headless Chromium, controlled over its debugging pipe with JSON messages that end in a zero
+//! byte.
 //!
-//! Chromium reads descriptor 3 and writes descriptor 4; a shell makes them of its standard input and output, so that
-//! no port is opened and no library is needed.
+//! Chromium reads descriptor 3 and writes descriptor 4. A shell connects them to its standard input
+//! and output, so that no port and no library is needed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// How long an answer may take, or a page to load: a machine under load is slow, a browser that hangs says nothing at all.
+/// The time limit for a response or a page load. It is long because a loaded machine is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A page in a browser.
@@ -26,20 +27,20 @@ pub(crate) struct Browser {
     session: Option<String>,
     next: u64,
     loaded: bool,
-    /// The start of the addresses that the page may ask.
+    /// The prefix of the addresses that the page may request.
     own: String,
-    /// What the page complained of.
+    /// The errors of the page.
     pub(crate) complaints: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Opens a page from the disk; `None`, with a message, where there is no Chromium.
+    /// Opens a page from the disk. Returns `None` and prints a message if there is no Chromium.
     pub(crate) fn open(page: &Path) -> Option<Self> {
         Self::visit(&format!("file://{}", page.display()))
     }
 
-    /// Opens a page at an address, and minds requests to any other host.
+    /// Opens a page at an address, and records requests to any other host.
     pub(crate) fn visit(url: &str) -> Option<Self> {
         let Some(program) = chromium() else {
             eprintln!("skipped: none of {NAMES:?} is in PATH (apt-get install chromium)");
@@ -91,7 +92,8 @@ impl Browser {
         Some(browser)
     }
 
-    /// Waits until every chart is drawn. What an event has just asked for begins with the next frame, so two pass first.
+    /// Waits until every chart is drawn. Changes caused by an event begin with the next frame, so
+    /// two frames pass first.
     pub(crate) fn settle(&mut self) {
         self.value(
             "new Promise((done) => { const look = () => document.documentElement.dataset.drawn === 'true' \
@@ -99,7 +101,7 @@ impl Browser {
         );
     }
 
-    /// The value of an expression, a promise awaited.
+    /// Returns the value of an expression, with promises awaited.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let request = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.ask("Runtime.evaluate", request);
@@ -107,13 +109,13 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// The text that an element shows.
+    /// Returns the text of an element.
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let found = self.value(&format!("document.querySelector({})?.innerText ?? ''", json!(selector)));
         found.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Presses a key on the element that has the focus.
+    /// Presses a key on the focused element.
     pub(crate) fn press(&mut self, key: &str, code: u32) {
         for kind in ["rawKeyDown", "keyUp"] {
             self.ask(
@@ -124,7 +126,7 @@ impl Browser {
         self.settle();
     }
 
-    /// Types into the element that has the focus.
+    /// Types into the focused element.
     pub(crate) fn enter(&mut self, text: &str) {
         self.ask("Input.insertText", json!({ "text": text }));
         self.settle();
@@ -141,7 +143,7 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", screen);
     }
 
-    /// Sets what the reader prefers: `light` or `dark`.
+    /// Sets the preferred colour scheme: `light` or `dark`.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.ask("Emulation.setEmulatedMedia", json!({ "features": feature }));
@@ -149,20 +151,20 @@ impl Browser {
         self.settle();
     }
 
-    /// The whole page as PNG.
+    /// Returns the whole page as PNG.
     pub(crate) fn picture(&mut self) -> Vec<u8> {
         let answer =
             self.ask("Page.captureScreenshot", json!({ "captureBeyondViewport": true, "format": "png" }));
         STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// The page as PDF.
+    /// Returns the page as PDF.
     pub(crate) fn printed(&mut self) -> Vec<u8> {
         let answer = self.ask("Page.printToPDF", json!({ "printBackground": true }));
         STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request and waits for its response.
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
@@ -183,18 +185,18 @@ impl Browser {
         }
     }
 
-    /// The next message, which must come before the deadline.
+    /// Returns the next message, which must arrive before the deadline.
     fn receive(&self, until: Instant, awaited: &str) -> Value {
         let left = until.saturating_duration_since(Instant::now());
         self.answers.recv_timeout(left).unwrap_or_else(|error| match error {
             RecvTimeoutError::Timeout => {
                 panic!("waited {} s for {awaited}; complaints: {:?}", PATIENCE.as_secs(), self.complaints)
             }
-            RecvTimeoutError::Disconnected => panic!("the browser went away before {awaited}"),
+            RecvTimeoutError::Disconnected => panic!("the browser exited before {awaited}"),
         })
     }
 
-    /// Notes errors, and anything that the page wants from a network.
+    /// Records errors, and all network requests of the page.
     fn listen(&mut self, event: &Value) {
         let params = &event["params"];
         self.loaded |= event["method"] == "Page.loadEventFired";
@@ -221,13 +223,13 @@ impl Drop for Browser {
     }
 }
 
-/// The messages of the browser, read by a thread of its own, so that waiting for them can end.
+/// Reads the messages of the browser on a separate thread, so that waiting for them can time out.
 fn messages(pipe: ChildStdout) -> Receiver<Value> {
     let (sender, messages) = channel();
     std::thread::spawn(move || {
         let pipe = BufReader::new(pipe).split(0);
         let parsed = pipe.map_while(|bytes| serde_json::from_slice(&bytes.ok()?).ok());
-        // Ends with the browser, or with the test that asked.
+        // Ends with the browser or with the test.
         parsed.map_while(|message| sender.send(message).ok()).for_each(drop);
     });
     messages

@@ -1,4 +1,5 @@
-//! `scripts/tables`: the tables of docs/src/measurements/reproducing.md are those of committed results.
+//! `scripts/tables`: the tables of docs/src/measurements/reproducing.md match the committed
+//! results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs the script; `None`, with a message, where there is no Python.
+/// Runs the script. Returns `None` and prints a message if there is no Python.
 fn tables(args: &[&str]) -> Option<Output> {
     let python = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".into());
     let script = root().join("scripts/tables");
@@ -27,13 +28,13 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn the_tables_on_reproducing_are_those_of_committed_results() {
+fn the_tables_on_reproducing_match_the_committed_results() {
     let Some(output) = tables(&["check"]) else { return };
     assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]
-fn a_table_is_written_from_results_and_a_changed_digit_is_found() {
+fn a_table_is_written_from_results_and_a_changed_digit_is_detected() {
     let TrainedRun { path, summary, .. } = trained_run();
     let docs = tempfile::tempdir().unwrap();
     let page = docs.path().join("reproducing.md");

@@ -1,4 +1,4 @@
-//! `deltafl compare`.
+//! Tests of `deltafl compare`.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn compared(args: &[&str]) -> Value {
 }
 
 #[test]
-fn a_comparison_of_tracks_says_what_the_summary_says() {
+fn a_comparison_of_tracks_agrees_with_the_summary() {
     let run = trained_run();
     let operand = |track: &str| format!("{}:{track}", text(&run.path));
     let answer = compared(&[&operand("fedavg"), &operand("0.5")]);
@@ -26,7 +26,7 @@ fn a_comparison_of_tracks_says_what_the_summary_says() {
 }
 
 #[test]
-fn one_run_is_compared_with_its_own_baseline() {
+fn a_single_run_is_compared_with_its_baseline() {
     let path = text(&trained_run().path);
     let answer = compared(&[path]);
     let after: Vec<&str> =
@@ -48,7 +48,7 @@ fn a_run_compared_with_itself_does_not_change() {
 }
 
 #[test]
-fn devices_of_one_side_only_are_counted_and_left_out() {
+fn devices_of_only_one_side_are_counted_and_omitted() {
     let folder = tempfile::tempdir().unwrap();
     let [few, many] = [10, 14].map(|devices| {
         let run = folder.path().join(devices.to_string());
@@ -60,7 +60,7 @@ fn devices_of_one_side_only_are_counted_and_left_out() {
 }
 
 #[test]
-fn a_track_that_is_not_there_is_answered_with_those_that_are() {
+fn an_unknown_track_is_rejected_with_a_list_of_tracks() {
     let output = deltafl(&["compare", &format!("{}:0.3", text(&trained_run().path))]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
@@ -68,7 +68,7 @@ fn a_track_that_is_not_there_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn runs_of_one_name_are_told_apart_and_different_lengths_are_said() {
+fn runs_with_the_same_name_are_distinguished_and_different_lengths_reported() {
     let folder = tempfile::tempdir().unwrap();
     let [short, long] = [2, 4].map(|evaluations| {
         let run = folder.path().join(format!("run-{evaluations}"));

@@ -1,4 +1,4 @@
-//! `deltafl export`.
+//! Tests of `deltafl export`.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::{TrainedRun, printed, text, trained_run};
 
-/// What a reader of TensorBoard's events sees; the fields are those of its `event.proto` and `summary.proto`.
+/// An event as read by TensorBoard. The fields are those of its `event.proto` and `summary.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
     #[prost(int64, tag = "2")]
@@ -34,7 +34,7 @@ struct Value {
     simple_value: f32,
 }
 
-/// Takes the records of an event file apart.
+/// Parses the records of an event file.
 fn events(path: &Path) -> Vec<Event> {
     let bytes = fs::read(path).unwrap();
     let mut rest = bytes.as_slice();
@@ -48,7 +48,7 @@ fn events(path: &Path) -> Vec<Event> {
 }
 
 #[test]
-fn event_files_hold_every_figure_of_a_track() {
+fn event_files_contain_every_value_of_a_track() {
     let TrainedRun { path, summary, .. } = trained_run();
     let folder = tempfile::tempdir().unwrap();
     let told = printed(&["export", text(path), "--format", "tensorboard", "--out", text(folder.path())]);
@@ -70,7 +70,7 @@ fn event_files_hold_every_figure_of_a_track() {
 }
 
 #[test]
-fn csv_and_parquet_hold_the_same_rows() {
+fn csv_and_parquet_contain_the_same_rows() {
     let run = &trained_run().path;
     let folder = tempfile::tempdir().unwrap();
     for format in ["csv", "parquet"] {
@@ -96,7 +96,7 @@ fn csv_and_parquet_hold_the_same_rows() {
 }
 
 #[test]
-fn the_exported_objective_of_the_last_evaluation_is_that_of_the_summary() {
+fn the_exported_objective_of_the_last_evaluation_equals_that_of_the_summary() {
     let TrainedRun { path, summary, .. } = trained_run();
     let folder = tempfile::tempdir().unwrap();
     printed(&["export", text(path), "--format", "csv", "--out", text(folder.path())]);

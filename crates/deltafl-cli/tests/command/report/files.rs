@@ -21,7 +21,7 @@ fn files_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn two_reports_of_one_run_are_the_same_bytes() {
+fn two_reports_of_one_run_are_identical_to_the_byte() {
     let run = &trained_run().path;
     let folder = tempfile::tempdir().unwrap();
     printed(&["report", text(run), "--out", text(folder.path())]);
@@ -34,7 +34,7 @@ fn two_reports_of_one_run_are_the_same_bytes() {
 }
 
 #[test]
-fn the_tables_say_what_the_summary_says() {
+fn the_tables_agree_with_the_summary() {
     let TrainedRun { path: run, summary, .. } = trained_run();
     let markdown = fs::read_to_string(run.join("tables.md")).unwrap();
     let latex = fs::read_to_string(run.join("tables.tex")).unwrap();
@@ -46,7 +46,7 @@ fn the_tables_say_what_the_summary_says() {
     }
     let mut csv = csv::Reader::from_path(run.join("tables.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = csv.records().map(Result::unwrap).collect();
-    // Seven figures of either measure, and the objective.
+    // Seven values of each measure, and the objective.
     assert_eq!(rows.len(), summary.tracks.len() * (2 * 7 + 1));
     let row = rows
         .iter()
@@ -64,7 +64,7 @@ fn the_tables_say_what_the_summary_says() {
 }
 
 #[test]
-fn a_fixed_eta_is_drawn_apart_from_a_watched_one() {
+fn a_fixed_eta_is_drawn_separately_from_a_monitored_one() {
     let folder = tempfile::tempdir().unwrap();
     let (run, out) = (folder.path().join("run"), folder.path().join("report"));
     let track = |settings| format!("[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\n{settings}\n");
@@ -80,7 +80,7 @@ fn a_fixed_eta_is_drawn_apart_from_a_watched_one() {
 }
 
 #[test]
-fn runs_that_differ_in_the_rounds_between_settings_of_eta_get_a_figure_of_it() {
+fn runs_that_differ_in_the_rounds_between_updates_of_eta_have_a_figure_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let [one, five] = [1, 5].map(|every| {
         let run = folder.path().join(format!("every-{every}"));
@@ -106,7 +106,7 @@ fn runs_that_differ_in_the_rounds_between_settings_of_eta_get_a_figure_of_it() {
 }
 
 #[test]
-fn a_folder_without_a_run_is_named() {
+fn a_folder_without_a_run_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let output = deltafl(&["report", text(folder.path())]);
     assert!(!output.status.success());

@@ -1,4 +1,4 @@
-//! The page, in a real browser.
+//! Tests of the page in a real browser.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use serde_json::json;
 use super::browser::Browser;
 use super::{printed, run_folders, text, trained_run};
 
-/// The arrow to the left.
+/// The left arrow key.
 const LEFT: (&str, u32) = ("ArrowLeft", 37);
 
 fn trained_page() -> Option<Browser> {
     Browser::open(&trained_run().path.join("report.html"))
 }
 
-/// Leaves a picture of the page in `target/tmp`, for people to look at.
+/// Writes an image of the page to `target/tmp` for inspection.
 pub(crate) fn keep(name: &str, picture: &[u8]) {
     keep_as(&format!("report-{name}.png"), picture);
 }
@@ -25,13 +25,13 @@ fn keep_as(name: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn the_knob_shows_the_percentiles_of_the_summary() {
+fn the_theta_slider_shows_the_percentiles_of_the_summary() {
     let summary = &trained_run().summary;
     let Some(mut browser) = trained_page() else { return };
     browser.value("document.getElementById('theta').focus()");
     browser.value("document.getElementById('theta').value = 3; document.getElementById('theta').dispatchEvent(new Event('input'))");
     browser.settle();
-    // From the last level back to FedAvg, as a hand on the keyboard would.
+    // From the last level back to FedAvg, with the keyboard.
     for track in [3, 2, 1] {
         let shown = browser
             .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
@@ -50,7 +50,7 @@ fn the_knob_shows_the_percentiles_of_the_summary() {
 }
 
 #[test]
-fn search_finds_a_device_and_hover_shows_its_figures() {
+fn search_finds_a_device_and_hovering_shows_its_values() {
     let Some(mut browser) = trained_page() else { return };
     let id = browser
         .value("JSON.parse(document.getElementById('data').textContent).runs[0].measures[0].devices.ids[5]");
@@ -70,8 +70,8 @@ fn search_finds_a_device_and_hover_shows_its_figures() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Points at the device of the chart that lies farthest from all others until its figures show. A chart that has just come
-/// into view may still be drawn anew, so the pointer is sent again, to where the device then lies.
+/// Points at the most isolated device of the chart until its values are displayed. A chart that was
+/// just scrolled into view may be redrawn, so the pointer is moved again to the new position.
 fn hovered(browser: &mut Browser) -> (String, serde_json::Value) {
     for _ in 0..100 {
         let at = browser.value(
@@ -87,25 +87,26 @@ fn hovered(browser: &mut Browser) -> (String, serde_json::Value) {
         let (x, y) = (at[0].as_f64().unwrap(), at[1].as_f64().unwrap());
         browser.point_at(x - 3.0, y);
         browser.point_at(x, y);
-        // Ten frames are enough for a chart that is at rest.
+        // Ten frames are sufficient for a chart that is not being redrawn.
         let hover = browser.value(
             "new Promise((done) => { let frames = 10; const look = () => { \
              const text = document.querySelector('#scatter .hoverlayer').textContent; \
              text || frames-- === 0 ? done(text) : requestAnimationFrame(look); }; look(); })",
         );
-        // On its way the pointer may have met a neighbour, whose figures still show.
+        // The pointer may have passed a neighbour whose values are still displayed.
         let (text, id) = (hover.as_str().unwrap(), at[2][0].as_str().unwrap());
         if text.starts_with(id) {
             return (text.to_owned(), at);
         }
     }
-    panic!("no figures showed under the pointer");
+    panic!("no values were displayed under the pointer");
 }
 
 #[test]
-fn dark_and_narrow_screens_hold() {
+fn the_page_is_readable_on_dark_and_narrow_screens() {
     let Some(mut browser) = trained_page() else { return };
-    // Ink and paper in the light, then in the dark: readable is a contrast of at least 7.
+    // Text and background colours in light and dark mode. Readable text has a contrast of at least
+    // 7.
     let contrast = "(() => { const part = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; }; \
          const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number); return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b); }; \
          const style = getComputedStyle(document.body); const [a, b] = [light(style.color), light(style.backgroundColor)]; \
@@ -121,7 +122,7 @@ fn dark_and_narrow_screens_hold() {
     assert!(dark[1].as_f64().unwrap() < 0.05 && light[1].as_f64().unwrap() > 0.9, "{light} {dark}");
     assert_ne!(light[2], dark[2], "the charts follow");
 
-    // The button wins over what the reader prefers.
+    // The button overrides the preferred colour scheme.
     browser.value("document.getElementById('theme').click()");
     browser.settle();
     assert_eq!(browser.value("document.documentElement.dataset.theme"), "light");
@@ -136,7 +137,7 @@ fn dark_and_narrow_screens_hold() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Of every chart that is not hidden: whether something is drawn in it, and how wide.
+/// For every visible chart: whether it contains a drawing, and its width.
 const DRAWN: &str = "[...document.querySelectorAll('.chart')].filter((chart) => chart.offsetParent !== null) \
      .map((chart) => { const drawing = chart.querySelector('.main-svg'); \
      return [chart.id, drawing !== null && chart.querySelectorAll('.points path, .js-line').length > 0, \
@@ -146,7 +147,7 @@ const DRAWN: &str = "[...document.querySelectorAll('.chart')].filter((chart) => 
 fn a_print_shows_every_chart_at_the_width_of_the_paper() {
     let Some(mut browser) = trained_page() else { return };
     browser.prefer("dark");
-    // As if it were printed before the charting library has come, and before anybody scrolled.
+    // The page is printed before the charting library is loaded and before any scrolling.
     browser.value(
         "delete window.Plotly; document.querySelectorAll('.chart').forEach((chart) => { const fresh = chart.cloneNode(false); \
          fresh.classList.remove('js-plotly-plot'); chart.replaceWith(fresh); })",
@@ -170,7 +171,7 @@ fn a_print_shows_every_chart_at_the_width_of_the_paper() {
 }
 
 #[test]
-fn the_headline_picks_the_level_of_the_lowest_p90_within_one_point_of_the_mean() {
+fn the_headline_selects_the_level_with_the_lowest_p90_within_one_point_of_the_mean() {
     let summary = &trained_run().summary;
     let figures: Vec<_> = summary.tracks.iter().map(|track| track.test.unwrap()).collect();
     let within = (1..4).filter(|&t| figures[t].mean.mean <= figures[0].mean.mean + 0.01);
@@ -181,9 +182,9 @@ fn the_headline_picks_the_level_of_the_lowest_p90_within_one_point_of_the_mean()
 }
 
 #[test]
-fn the_scrubber_moves_every_figure_to_its_round() {
+fn the_round_slider_updates_every_figure() {
     let Some(mut browser) = trained_page() else { return };
-    // Away from the baseline, where there is nothing to gain.
+    // Not the baseline, for which there are no gains.
     browser.value("document.getElementById('theta').value = 2; document.getElementById('theta').dispatchEvent(new Event('input'))");
     browser.settle();
     let before = browser.text("#percentiles");
@@ -204,7 +205,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     printed(&["report", text(&run)]);
     let listed = printed(&["runs", text(folder.path())]);
     assert!(listed.contains("FedAvg ") && listed.contains('–'), "{listed}");
-    assert!(!run.join("figures/test-error-examples.svg").exists(), "nobody's examples are known");
+    assert!(!run.join("figures/test-error-examples.svg").exists(), "no device's examples are known");
     assert!(
         run.join("figures/test-error-p90.svg").exists() && run.join("figures/test-loss-mean.svg").exists()
     );
@@ -224,7 +225,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
         .collect();
     assert_eq!(shown, json!(expected));
     assert!(browser.text("header").contains("deployed, cohorts of 20 devices"), "{}", browser.text("header"));
-    assert!(browser.text("header").contains("no device told its figures"));
+    assert!(browser.text("header").contains("No device sent individual results"));
     let hidden = "['gains', 'device-sizes'].map((id) => document.getElementById(id).hidden)";
     assert_eq!(browser.value(hidden), json!([true, true]));
     assert_eq!(

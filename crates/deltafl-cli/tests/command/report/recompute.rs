@@ -1,4 +1,4 @@
-//! The tables, recomputed by numpy from the Parquet files alone.
+//! Recomputes the tables with numpy from the Parquet files alone.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use super::{printed, text, trained_run};
 
-/// `scripts/recompute`, run on a folder; `None`, with a message, where numpy or pyarrow is missing.
+/// Runs `scripts/recompute` on a folder. Returns `None` and prints a message if numpy or pyarrow is
+/// missing.
 fn recompute(run: &Path) -> Option<(bool, String)> {
     let program = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".into());
     let python = |args: &[&str]| Command::new(&program).args(args).output();
@@ -22,15 +23,16 @@ fn recompute(run: &Path) -> Option<(bool, String)> {
 }
 
 #[test]
-fn numpy_finds_every_number_of_the_summary_in_the_parquet_files() {
+fn numpy_recomputes_every_number_of_the_summary_from_the_parquet_files() {
     let Some((agrees, told)) = recompute(&trained_run().path) else { return };
     assert!(agrees, "{told}");
-    // Four tracks; seven figures of two measures and the objective, mean and deviation each.
+    // Four tracks with seven values of two measures and the objective, each with mean and
+    // deviation.
     assert!(told.starts_with(&format!("{} numbers", 4 * (2 * 7 + 1) * 2)), "{told}");
 }
 
 #[test]
-fn a_summary_that_says_otherwise_is_refused() {
+fn a_summary_with_a_different_value_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let run = &trained_run().path;
     fs::create_dir(folder.path().join("devices")).unwrap();
@@ -47,7 +49,7 @@ fn a_summary_that_says_otherwise_is_refused() {
 }
 
 #[test]
-fn numpy_finds_every_eta_again_from_the_cohorts_and_the_losses() {
+fn numpy_recomputes_every_eta_from_the_cohorts_and_the_losses() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     super::run_folders::trained(&run);
@@ -57,10 +59,11 @@ fn numpy_finds_every_eta_again_from_the_cohorts_and_the_losses() {
         csv::Reader::from_path(&cohorts).unwrap().records().map(Result::unwrap).collect();
     assert_eq!(rows.len(), 2 * 20 * 10, "two seeds, twenty rounds, ten devices");
     let Some((agrees, told)) = recompute(&run) else { return };
-    // Rounds 0, 4, 8, 12 and 16 begin with params that were evaluated; three levels of Δ-FL, two seeds.
+    // Rounds 0, 4, 8, 12 and 16 begin with evaluated params, for three levels of Δ-FL and two
+    // seeds.
     assert!(agrees && told.contains(&format!("{} thresholds", 5 * 3 * 2)), "{told}");
 
-    // With another cohort η is another.
+    // Another cohort has another η.
     let text_of = fs::read_to_string(&cohorts).unwrap();
     let header = text_of.lines().next().unwrap();
     let mut shifted: Vec<&str> = text_of.lines().skip(1).collect();

@@ -1,22 +1,22 @@
-//! Run folders to report on: a small one that was trained, a large one that was made up.
+//! Run folders for reports: a small trained one, and a large generated one.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, Evaluation, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Plan, RoundRecord, State, train};
+use deltafl::training::{Event, Observer, ObserverError, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
-/// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
+/// Trains FedAvg and three levels of Δ-FL with two seeds for twenty rounds on synthetic glyphs.
 pub(crate) fn trained(folder: &Path) -> Summary {
     trained_as(
         folder,
@@ -25,7 +25,7 @@ pub(crate) fn trained(folder: &Path) -> Summary {
     )
 }
 
-/// The same with other algorithms.
+/// Trains the same with other algorithms.
 pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
     let mut experiment = experiment(&format!(
         "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
@@ -39,19 +39,20 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     }
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
     let plan = experiment.plan();
     let mut scribe =
         Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: false };
     for &seed in &experiment.seeds {
         scribe.seed = seed;
-        let mut state = State::new(seed, plan.tracks.len(), &trainer);
+        let mut state = plan.start(seed, &trainer);
         train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     }
     scribe.folder.summarise().unwrap()
 }
 
-/// What a server leaves behind whose cohorts tell of the examples that they hold out: no device told its figures.
+/// Writes the run folder of a server whose cohorts send histograms over held-out examples, without
+/// results of single devices.
 pub(crate) fn deployed(folder: &Path) -> Summary {
     let experiment = experiment(
         "name = 'deployed'\nrounds = 20\ncohort = 20\nevaluate_every = 4\n\
@@ -62,16 +63,17 @@ pub(crate) fn deployed(folder: &Path) -> Summary {
     let federation = experiment.data.load().unwrap();
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let plan = Plan { held_out: Some(model.task()), ..experiment.plan() };
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let plan = experiment.plan().into_builder().held_out(model.task()).build().unwrap();
     let mut scribe =
         Scribe { seed: 1, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: true };
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
+    let mut state = plan.start(1, &trainer);
     train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     scribe.folder.summarise().unwrap()
 }
 
-/// As many devices (half of them train), tracks and evaluations as the page must bear: the numbers are made up.
+/// Writes a generated run with as many devices (half of them train devices), tracks and evaluations
+/// as a page must support.
 pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summary {
     let experiment = experiment(&format!(
         "name = 'made-up'\nseeds = [1]\nrounds = {}\ncohort = 100\nevaluate_every = 10\n\
@@ -116,7 +118,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
     run.summarise().unwrap()
 }
 
-/// Errors that fall over the rounds, faster for hard devices when θ is small.
+/// Generates errors that decrease over the rounds, faster for hard devices if θ is small.
 fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> SplitEvaluation {
     let device =
         |k: usize| EvaluatedDevice { id: format!("writer-{k:05}"), examples: 20 + (k as u64 * 37) % 400 };

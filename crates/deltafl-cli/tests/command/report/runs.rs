@@ -1,4 +1,4 @@
-//! `deltafl runs`.
+//! Tests of `deltafl runs`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{deltafl, printed, run_folders, text};
 
 #[test]
-fn runs_are_listed_with_their_figures_and_broken_ones_with_their_problem() {
+fn runs_are_listed_with_their_results_and_damaged_ones_with_their_problem() {
     let folder = tempfile::tempdir().unwrap();
     let summary = run_folders::made_up(&folder.path().join("a/deep/run"), 20, 3);
     let broken = folder.path().join("broken");
@@ -33,7 +33,7 @@ fn runs_are_listed_with_their_figures_and_broken_ones_with_their_problem() {
 }
 
 #[test]
-fn a_folder_without_runs_lists_none_and_a_missing_one_is_named() {
+fn a_folder_without_runs_lists_none_and_a_missing_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     assert!(printed(&["runs", text(folder.path())]).contains("no run"));
     let missing = deltafl(&["runs", text(&folder.path().join("nowhere"))]);

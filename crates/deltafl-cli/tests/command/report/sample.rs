@@ -1,4 +1,4 @@
-//! Evaluating a sample of the devices.
+//! Evaluation of a sample of the devices.
 
 use std::fs;
 use std::path::Path;

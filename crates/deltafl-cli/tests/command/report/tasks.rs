@@ -1,4 +1,5 @@
-//! Reports of what is not measured in per cent, of what was never evaluated, and of rounds that moved nothing.
+//! Reports of metrics without percentages, of runs without evaluations, and of rounds that changed
+//! nothing.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +35,8 @@ kind = "delta-fl"
 theta = 0.5
 "#;
 
-/// Towns with prices: one where all cost the same, one with a price of three zeros too many, one that is called markup.
+/// Creates towns with house prices: one with equal prices, one with a price that is 1000 times too
+/// high, and one with markup in its name.
 fn houses() -> Workdir {
     let workdir = Workdir::with(REGRESSION);
     let mut csv = "\u{feff}town,area,kind,price\r\n".to_owned();
@@ -57,7 +59,7 @@ fn houses() -> Workdir {
 }
 
 #[test]
-fn a_regression_is_reported_in_its_own_metrics_and_directions() {
+fn a_regression_is_reported_with_its_metrics_and_directions() {
     let workdir = houses();
     workdir.printed("run x.toml --quiet --out r");
     workdir.printed("report r");
@@ -80,7 +82,7 @@ fn a_regression_is_reported_in_its_own_metrics_and_directions() {
     let measures = browser.value("[...document.querySelectorAll('#measure input')].map((i) => i.value)");
     assert_eq!(measures, json!(["test_rmse", "test_mae", "test_r_squared", "train_loss"]));
     assert!(browser.text("h1").contains("RMSE"), "{}", browser.text("h1"));
-    // R²: the devices that gained have a higher one. At the baseline there is nothing to gain.
+    // For R², devices with a gain have a higher value. At the baseline there are no gains.
     browser.value("document.getElementById('theta').value = 1; document.getElementById('theta').dispatchEvent(new Event('input'))");
     browser.value("document.querySelector('#measure input[value=test_r_squared]').click()");
     browser.settle();
@@ -96,7 +98,7 @@ fn a_regression_is_reported_in_its_own_metrics_and_directions() {
 }
 
 #[test]
-fn comparisons_and_searches_read_the_metric_from_the_task() {
+fn comparisons_and_searches_use_the_metric_of_the_task() {
     let workdir = houses();
     let tuned = workdir.printed("tune x.toml --rates 0.05,0.1 --l2 1e-6,1e-3 -q --out t");
     assert!(tuned.contains("90th percentile of the RMSE over held-out train devices"), "{tuned}");
@@ -126,9 +128,9 @@ fn one_seed_has_no_standard_deviation() {
 }
 
 #[test]
-fn a_run_that_nobody_evaluated_says_why_and_what_to_do() {
+fn the_error_for_a_run_without_evaluations_explains_the_reason_and_the_fix() {
     let workdir = Workdir::with(super::sample::EXPERIMENT);
-    // As a server leaves it: rounds, and no evaluation.
+    // The folder of a server contains rounds and no evaluation.
     workdir.printed("run x.toml --quiet --out served");
     fs::remove_dir_all(workdir.path("served/devices")).unwrap();
     fs::create_dir(workdir.path("served/devices")).unwrap();
@@ -136,7 +138,7 @@ fn a_run_that_nobody_evaluated_says_why_and_what_to_do() {
     for words in ["report served", "compare served"] {
         let said = workdir.refusal(words);
         assert!(said.contains("served holds no evaluation, though 4 rounds were trained"), "{said}");
-        assert!(said.contains("keep their losses and errors to themselves"), "{said}");
+        assert!(said.contains("do not report their losses and errors"), "{said}");
         assert!(said.contains("deltafl evaluate served --data DIR"), "{said}");
     }
     let listed = workdir.printed("runs .");
@@ -151,7 +153,7 @@ fn a_run_that_nobody_evaluated_says_why_and_what_to_do() {
 }
 
 #[test]
-fn the_page_says_how_many_rounds_moved_nothing_and_why() {
+fn the_page_shows_how_many_rounds_changed_nothing_and_why() {
     let workdir = Workdir::with(super::sample::EXPERIMENT);
     workdir.printed("run x.toml --quiet --set local.learning_rate=1e38 --set seeds=1 --out hot");
     workdir.printed("report hot --no-figures");
@@ -169,11 +171,11 @@ fn the_page_says_how_many_rounds_moved_nothing_and_why() {
     super::printed(&["report", super::text(&run), "--no-figures"]);
     assert!(!run.join("figures").exists());
     let page = fs::read_to_string(run.join("report.html")).unwrap();
-    assert!(!page.contains("moved nothing"), "a run that moves has nothing to say");
+    assert!(!page.contains("moved nothing"), "a run without idle rounds has no note");
 }
 
 #[test]
-fn a_federation_without_test_devices_is_reported_by_those_that_trained() {
+fn a_federation_without_test_devices_is_reported_by_its_train_devices() {
     let workdir = Workdir::with(super::sample::EXPERIMENT);
     let table = workdir.printed("run x.toml --quiet --set data.split.train=1.0 --out r");
     assert!(table.contains("no test devices"), "{table}");
@@ -184,7 +186,8 @@ fn a_federation_without_test_devices_is_reported_by_those_that_trained() {
     assert!(page.contains("The federation has no test devices: these are the devices that trained."));
 }
 
-/// Clinics whose patients are ill or well, by their pulse; a few are of a third outcome with markup in its name.
+/// Creates clinics whose patients are ill or well depending on their pulse. A few have a third
+/// outcome with markup in its name.
 fn clinics() -> Workdir {
     let experiment = REGRESSION.replace("houses", "clinics");
     let workdir = Workdir::with(&experiment);
@@ -206,7 +209,7 @@ fn clinics() -> Workdir {
 }
 
 #[test]
-fn classes_that_are_words_are_named_in_tables_figures_and_the_page() {
+fn class_names_appear_in_tables_figures_and_the_page() {
     let workdir = clinics();
     let table = workdir.printed("run x.toml --quiet --out r");
     let rows: Vec<&str> = table.split("By class").nth(1).unwrap().lines().map(str::trim_start).collect();
@@ -215,7 +218,8 @@ fn classes_that_are_words_are_named_in_tables_figures_and_the_page() {
             rows.iter().find(|row| row.starts_with(class)).unwrap_or_else(|| panic!("{class}: {table}"));
         assert_eq!(row.split_whitespace().nth(1), Some(examples), "{row}");
     }
-    // Half of the clinics are test devices: each class weighted by its examples is the error over all of them.
+    // Half of the clinics are test devices. The mean of the class errors weighted by examples is
+    // the error over all of them.
     let classes: serde_json::Value =
         serde_json::from_slice(&fs::read(workdir.path("r/classes.json")).unwrap()).unwrap();
     let classes_of = |key: &str| {

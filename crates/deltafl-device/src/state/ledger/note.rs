@@ -1,9 +1,9 @@
-//! The notes of a ledger, in bytes.
+//! The binary format of a ledger's notes.
 //!
 //! ```text
 //! header · note …                                            80 bytes each, little-endian
-//! note     kind u32 · authority 16 bytes · run u64 · round u64 · what is noted, 40 bytes
-//!          · the first 4 bytes of the BLAKE3 of these, by which a note is recognised that a kill cut short
+//! note     kind u32 · authority 16 bytes · run u64 · round u64 · content, 40 bytes
+//!          · the first 4 bytes of the BLAKE3 of these, to detect a truncated note
 //!   kind 1   answers: tracks u32 · track u32 · 1 where w is known u8 · steps of the search u32 · updated u8 · evaluated u8
 //!            · hash of w 16 bytes · zeros
 //!   kind 2   rounds before this one are closed: zeros
@@ -11,18 +11,18 @@
 
 use super::RoundAnswers;
 
-/// Hashes are cut to 128 bits. Two that are equal by accident make a device refuse a question.
+/// Hashes are truncated to 128 bits. In a collision the device refuses a question.
 const NAME: usize = 16;
 pub(super) const NOTE: usize = 80;
-/// Where the check begins.
+/// The offset of the checksum.
 const CHECK: usize = NOTE - 4;
-/// As long as a note, so that a file of something else is not taken for a ledger.
+/// The header is as long as a note and distinguishes a ledger from other files.
 pub(super) const HEADER: [u8; NOTE] =
     *b"deltafl ledger of a device, version 3: one answer per round of a run           \n";
 
 pub(super) type Name = [u8; NAME];
 
-/// A note.
+/// A note of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Note {
     Answered { authority: Name, run: u64, round: u64, answers: RoundAnswers },
@@ -57,7 +57,7 @@ impl Note {
         note
     }
 
-    /// The note of these bytes, if it is whole.
+    /// Parses a note. Returns `None` if it is incomplete.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let kind = u32::from_le_bytes(take(&mut rest)?);
@@ -87,7 +87,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// The start of a hash.
+/// Returns the first bytes of a hash.
 pub(super) fn cut(hash: &blake3::Hash) -> Name {
     let mut name = [0; NAME];
     name.copy_from_slice(&hash.as_bytes()[..NAME]);

@@ -1,6 +1,7 @@
-//! Bins of a histogram that are the same for every track and frame, so that two can be compared.
+//! Histogram bins that are the same for every track and frame, so that two can be compared.
 
-/// Equal bins; the first also counts what lies below it, and the last its upper edge and what lies above.
+/// Bins of equal width. The first bin includes all lower values. The last includes its upper edge
+/// and all higher values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bins {
     /// The lower edge of the first bin, a multiple of the width.
@@ -8,23 +9,25 @@ pub(crate) struct Bins {
     /// Width: 1, 2, 2.5 or 5 times a power of ten.
     pub step: f64,
     pub count: usize,
-    /// Whether values lie below the first bin, and above the last.
+    /// Whether there are values below the first bin, and above the last.
     pub open: [bool; 2],
 }
 
-/// At most how many bins are wanted.
+/// The maximum number of bins.
 const WANTED: f64 = 40.0;
-/// How near to an edge a value lies on it, in bins: values are stored as `f32`, and that of 0.39 is a little less.
+/// The tolerance for values at an edge, in bins. Values are stored as `f32`, and the `f32` nearest
+/// to 0.39 is slightly smaller.
 const EDGE: f64 = 1e-5;
-/// The share of the values, on either side, that may lie outside where they lie far off, and how far that is: so many
-/// times as far as all others reach.
+/// The share of outliers allowed outside the bins on either side, and their minimum distance as a
+/// multiple of the range of all other values.
 const FAR: (f64, f64) = (0.01, 3.0);
 
 impl Bins {
-    /// Bins from 0, or from the least value where one is negative, to the greatest finite value.
+    /// Creates bins from 0 to the greatest finite value. They start at the least value if it is
+    /// negative.
     ///
-    /// A few values far off are counted in the bin at the edge: a single device of which the model knows nothing shall not
-    /// squeeze all others into one bar.
+    /// Outliers are counted in the outermost bin. A single device that the model does not fit
+    /// therefore does not compress all others into one bar.
     pub(crate) fn over(values: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -47,39 +50,40 @@ impl Bins {
         Self { from, step, count, open: [least < from - EDGE * step, greatest > end + EDGE * step] }
     }
 
-    /// The lower edge of a bin; of `count`, the end.
+    /// Returns the lower edge of a bin. For `count`, returns the end.
     pub(crate) fn edge(&self, bin: usize) -> f64 {
         self.from + bin as f64 * self.step
     }
 
-    /// A value, or the nearest one within the bins.
+    /// Clamps a value to the range of the bins.
     pub(crate) fn within(&self, value: f64) -> f64 {
         value.clamp(self.from, self.edge(self.count))
     }
 
-    /// The height of each bin, over values and what each of them adds.
+    /// Returns the height of each bin for pairs of value and weight.
     pub(crate) fn heights(&self, values: impl Iterator<Item = (f64, f64)>) -> Vec<f64> {
         let mut heights = vec![0.0; self.count];
         for (value, height) in values {
-            // A cast saturates: below is the first bin, beyond the last or infinite the last one.
+            // The cast saturates: lower values are in the first bin, higher and infinite values in
+            // the last.
             let bin = ((value - self.from) / self.step + EDGE) as usize;
             heights[bin.min(self.count - 1)] += height;
         }
         heights
     }
 
-    /// What to add to the name of the axis where bins at the edge hold more than they are wide.
+    /// Returns a note for the axis if the outermost bins contain outliers.
     pub(crate) fn note(&self) -> &'static str {
         match self.open {
             [false, false] => "",
-            [true, false] => "; the first bar also counts what lies below",
-            [false, true] => "; the last bar also counts what lies above",
-            [true, true] => "; the bars at the edges also count what lies beyond",
+            [true, false] => "; the first bar includes all lower values",
+            [false, true] => "; the last bar includes all higher values",
+            [true, true] => "; the outermost bars include all values beyond",
         }
     }
 }
 
-/// A width at which at most [`WANTED`] bins reach so far.
+/// Returns a width at which at most [`WANTED`] bins cover the range.
 fn width(reach: f64) -> f64 {
     let rough = reach / WANTED;
     let power = 10f64.powf(rough.log10().floor());
@@ -101,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn bins_of_nothing_are_bins() {
+    fn bins_over_no_values_are_valid() {
         let bins = Bins::over(std::iter::empty());
         assert_eq!(bins.heights(std::iter::empty()).len(), bins.count);
     }
 
     #[test]
-    fn values_below_zero_have_bins() {
+    fn negative_values_have_bins() {
         let bins = Bins::over([-0.35, 0.1, 0.95].into_iter());
         assert!(bins.from <= -0.35 && bins.edge(bins.count) >= 0.95, "{bins:?}");
         assert_eq!(bins.open, [false, false]);
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_far_off_squeezes_nobody_and_is_counted_at_the_edge() {
+    fn an_outlier_does_not_widen_the_bins_and_is_counted_at_the_edge() {
         let values: Vec<f64> = (0..300).map(|k| f64::from(k) / 300.0).chain([-1e6]).collect();
         let bins = Bins::over(values.iter().copied());
         assert!(bins.step < 0.2 && bins.open == [true, false], "{bins:?}");

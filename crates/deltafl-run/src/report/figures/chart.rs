@@ -1,4 +1,4 @@
-//! A chart as data: two axes and layers. What it looks like is decided in `draw`.
+//! A chart as data: two axes and layers. The module `draw` determines its appearance.
 
 use plotters::style::RGBColor;
 
@@ -8,7 +8,7 @@ use super::palette::Look;
 pub(super) struct Chart {
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// From the back to the front.
+    /// The layers, from back to front.
     pub(super) layers: Vec<Layer>,
 }
 
@@ -18,11 +18,11 @@ pub(super) struct Axis {
     pub(super) from: f64,
     pub(super) to: f64,
     pub(super) logarithmic: bool,
-    /// What 0, 1, 2, … are called, where the axis is no scale.
+    /// The names of the positions 0, 1, 2, … of a categorical axis.
     pub(super) names: Vec<String>,
 }
 
-/// What is drawn; a layer with a name stands in the legend.
+/// A layer of a chart. Layers with a name are listed in the legend.
 pub(super) enum Layer {
     /// A line through points.
     Line { name: Option<String>, look: Look, points: Vec<(f64, f64)> },
@@ -32,21 +32,22 @@ pub(super) enum Layer {
     Bars { name: Option<String>, colour: RGBColor, width: f64, bars: Vec<(f64, f64)> },
     /// Dots.
     Dots { name: Option<String>, colour: RGBColor, points: Vec<(f64, f64)> },
-    /// A vertical line with a word beside its top.
+    /// A vertical line with a label at its top.
     Mark { x: f64, look: Look, text: String, place: MarkPlace },
 }
 
-/// Where the word of a mark stands, so that the words of several do not cover each other.
+/// The position of a mark's label, chosen so that labels do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MarkPlace {
     /// Lines of text from the top.
     pub(super) row: u32,
-    /// To the left of the line, or to its right.
+    /// Whether the label is to the left of the line.
     pub(super) left: bool,
 }
 
 impl Axis {
-    /// From 0 to a little above the greatest value; from a little below the least where one is negative.
+    /// Creates an axis from 0 to slightly above the greatest value. It starts slightly below the
+    /// least value if that is negative.
     pub(super) fn from_zero(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
         let (least, greatest) = values
             .filter(|value| value.is_finite())
@@ -63,7 +64,7 @@ impl Axis {
         Self { label: label.into(), from, to, logarithmic: false, names: Vec::new() }
     }
 
-    /// Around the values.
+    /// Creates an axis around the values.
     pub(super) fn around(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
         let (from, to) = values
             .filter(|value| value.is_finite())
@@ -73,13 +74,14 @@ impl Axis {
         Self { label: label.into(), from: from - room, to: to + room, logarithmic: false, names: Vec::new() }
     }
 
-    /// One place after the other, each with a name.
+    /// Creates a categorical axis with one position per name.
     pub(super) fn of_names(label: impl Into<String>, names: Vec<String>) -> Self {
         let to = names.len() as f64 - 0.5;
         Self { label: label.into(), from: -0.5, to, logarithmic: false, names }
     }
 
-    /// Around positive values, logarithmic when they span more than a factor of twenty.
+    /// Creates an axis around positive values. It is logarithmic if they span more than a factor of
+    /// twenty.
     pub(super) fn around_sizes(label: &str, values: impl Iterator<Item = f64> + Clone) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1.0);
         let greatest = values.clone().fold(1.0, f64::max);
@@ -97,7 +99,7 @@ impl Axis {
 }
 
 impl Layer {
-    /// Name and look in the legend.
+    /// Returns name and swatch in the legend.
     pub(super) fn legend(&self) -> Option<(&str, Swatch)> {
         match self {
             Self::Line { name, look, .. } => Some((name.as_deref()?, Swatch::Line(*look))),
@@ -108,7 +110,7 @@ impl Layer {
     }
 }
 
-/// The sign before a name in the legend.
+/// The symbol before a name in the legend.
 pub(super) enum Swatch {
     Line(Look),
     Area(RGBColor),

@@ -1,4 +1,4 @@
-//! Figures of several dataset–model pairs on one page, as the paper's: a row per pair.
+//! Figures of several dataset–model pairs on one page as in the paper, with a row per pair.
 
 use super::super::headline::best_level;
 use super::super::results::{Measured, RunResults};
@@ -15,7 +15,8 @@ pub(super) struct Row {
 /// The charts of a pair in one figure.
 type Charts = fn(&RunResults) -> Vec<Chart>;
 
-/// The combined figures; none of a single pair, whose own figures say it all.
+/// Returns the combined figures. There are none for a single pair, whose own figures are
+/// sufficient.
 pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
     let pairs = pairs(runs);
     if pairs.len() < 2 {
@@ -35,7 +36,8 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
     figures.into_iter().filter_map(plan).collect()
 }
 
-/// The first run of each pair: others of it, with another T_η say, are held against it in figures of their own.
+/// Returns the first run of each pair. Other runs of a pair, for example with another T_η, are
+/// compared in separate figures.
 fn pairs(runs: &[RunResults]) -> Vec<&RunResults> {
     let mut pairs: Vec<&RunResults> = Vec::new();
     for run in runs {
@@ -51,12 +53,12 @@ fn title(run: &RunResults) -> String {
     format!("{}, {}: {} rounds, {seeds}", run.dataset, run.model, run.rounds_done())
 }
 
-/// The train loss, then the metric that tables report.
+/// Returns the train loss and the metric of the tables.
 fn both(run: &RunResults) -> impl Iterator<Item = &Measured> {
     run.train_loss().into_iter().chain([run.primary()])
 }
 
-/// Both against the examples of a device, for the level that serves best.
+/// Returns charts of both against the number of examples of a device, for the recommended level.
 fn examples(run: &RunResults) -> Vec<Chart> {
     if run.cohorts.is_some() {
         return Vec::new();
@@ -65,7 +67,7 @@ fn examples(run: &RunResults) -> Vec<Chart> {
     both(run).map(|measured| against_examples_of(run, measured, best)).collect()
 }
 
-/// Mean and tail of both.
+/// Returns charts of the mean and tail of both.
 fn curves(run: &RunResults) -> Vec<Chart> {
     let of_measure = |measured| [MEAN, TAIL].map(|column| curve_over_calls(run, measured, column));
     both(run).flat_map(of_measure).collect()

@@ -12,9 +12,9 @@ use super::combined::Row;
 use crate::drawing::{Drawing, Drawn, Scale};
 
 const WIDTH: u32 = 760;
-/// Of one chart; a figure of several is higher.
+/// Height of a single chart. A figure of several is higher.
 const HEIGHT: u32 = 400;
-/// Of a chart among several.
+/// Height of a chart among several.
 const STACKED: u32 = 250;
 
 /// Width and height of a chart in a grid.
@@ -25,11 +25,11 @@ const ROW_TITLE: u32 = 30;
 /// Height of a row of the legend, and of its letters.
 const LEGEND_ROW: u32 = 22;
 const LEGEND_TEXT: u32 = 14;
-/// Where a row of the legend starts.
+/// Left edge of a legend row.
 const LEGEND_LEFT: u32 = 74;
-/// Between two names.
+/// Space between two names.
 const LEGEND_GAP: u32 = 22;
-/// Of the sign before a name.
+/// Width of the symbol before a name.
 const SWATCH: u32 = 32;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
@@ -52,7 +52,7 @@ impl Drawing for Stack<'_> {
     }
 }
 
-/// Rows of charts, each with its title.
+/// Rows of charts, each with a title.
 pub(super) struct Grid<'a>(pub(super) &'a [Row]);
 
 impl Grid<'_> {
@@ -104,17 +104,17 @@ fn draw_chart<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, 
     }
 }
 
-/// A name in the legend, and where it stands.
+/// A name in the legend and its position.
 struct LegendEntry<'a> {
     name: &'a str,
     swatch: Swatch,
     /// Its left end, in units of length.
     x: u32,
-    /// Counted from the top.
+    /// The row, counted from the top.
     row: u32,
 }
 
-/// The legend in rows as wide as the chart.
+/// Arranges the legend in rows as wide as the chart.
 fn legend_entries<'a, DB: DrawingBackend>(
     area: &DrawingArea<DB, Shift>,
     chart: &'a Chart,
@@ -133,7 +133,7 @@ fn legend_entries<'a, DB: DrawingBackend>(
     Ok(names.into_iter().zip(places).map(entry).collect())
 }
 
-/// Left end and row of entries of these widths, in as many rows as they need.
+/// Returns left edge and row of entries of these widths, in as many rows as required.
 fn wrapped(widths: &[u32], line: u32) -> Vec<(u32, u32)> {
     let (mut x, mut row) = (LEGEND_LEFT, 0);
     let place = |&width: &u32| {
@@ -260,7 +260,7 @@ where
             let (side, gap) = if place.left { (HPos::Right, -4) } else { (HPos::Left, 4) };
             let style = scale.text(12, look.colour).pos(Pos::new(side, VPos::Top));
             let shift = (gap * scale.px(1) as i32, scale.px(3 + 14 * place.row) as i32);
-            // On white, so that the line of another mark does not cross the letters.
+            // White background, so that lines of other marks do not cross the text.
             let (width, height) = context.plotting_area().estimate_text_size(text, &style)?;
             let left = if place.left { shift.0 - width as i32 } else { shift.0 };
             let box_of_text = [(left, shift.1), (left + width as i32, shift.1 + height as i32)];
@@ -273,7 +273,7 @@ where
     Ok(())
 }
 
-/// The name at a place of an axis of names; nothing between two places.
+/// Returns the name at a position of a categorical axis, or an empty string between positions.
 fn named(names: &[String], x: f64) -> String {
     let place = x.round();
     let name = if (x - place).abs() < 1e-6 && place >= 0.0 { names.get(place as usize) } else { None };
@@ -282,7 +282,7 @@ fn named(names: &[String], x: f64) -> String {
     })
 }
 
-/// A number on an axis, without trailing zeros; by its power of ten where it would be too long for its place.
+/// Formats a number on an axis without trailing zeros. Long numbers use scientific notation.
 fn tick(value: f64) -> String {
     let without_zeros = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
     let size = value.abs();
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_legend_that_is_too_wide_goes_on_in_the_next_row() {
+    fn a_wide_legend_continues_in_the_next_row() {
         let places = wrapped(&[200, 200, 200, 900, 100], 700);
         assert_eq!(places, [(74, 0), (296, 0), (74, 1), (74, 2), (74, 3)]);
         let line = 700;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_carry_no_trailing_zeros() {
+    fn ticks_have_no_trailing_zeros() {
         assert_eq!([tick(20.0), tick(0.25), tick(-1e-12), tick(1e6)], ["20", "0.25", "0", "1000000"]);
         assert_eq!([tick(8e10), tick(-8.5e10), tick(2.5e-5)], ["8e10", "-8.5e10", "2.5e-5"]);
     }

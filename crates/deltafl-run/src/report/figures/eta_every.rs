@@ -1,4 +1,4 @@
-//! The effect of T_η: mean and tail against the rounds between two settings of η.
+//! The effect of T_η: mean and tail against the rounds between two updates of η.
 
 use deltafl::metrics::OverSeeds;
 
@@ -10,7 +10,7 @@ use super::kinds::{MEAN, TAIL, edges, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
 
-/// A track of some run.
+/// A track of a run.
 struct Entry<'a> {
     /// T_η.
     every: u64,
@@ -21,12 +21,13 @@ struct Entry<'a> {
 /// Tracks of one level θ and one rule for η.
 struct Level<'a> {
     theta: f64,
-    /// By the letter of the paper; else watched.
+    /// Whether η is fixed as in the paper, instead of monitored.
     fixed: bool,
     entries: Vec<Entry<'a>>,
 }
 
-/// A figure for each measure in which tracks of one level differ in T_η; none when no level has such tracks.
+/// Returns a figure for each measure in which tracks of one level differ in T_η. Empty if there are
+/// no such tracks.
 pub(super) fn eta_every(runs: &[RunResults]) -> Vec<Plan> {
     measures(runs.iter()).into_iter().filter_map(|measure| of_measure(runs, measure)).collect()
 }
@@ -46,8 +47,8 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
     (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
 }
 
-/// The levels that tracks of several T_η share, from the greatest; η kept by the letter apart from η watched. With T_η = 1
-/// there is nothing to watch, so such a track belongs to both.
+/// Returns the levels with tracks of several T_η, in descending order. Fixed and monitored η are
+/// separate levels. With T_η = 1 there is no difference, so such a track belongs to both.
 fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
     let mut levels: Vec<Level<'_>> = Vec::new();
     for run in runs {
@@ -74,7 +75,8 @@ fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
     levels
 }
 
-/// A column of the tables of a level, with a band of one standard deviation where there are seeds enough for one.
+/// Returns the curve of a table column for a level, with a band of one standard deviation if there
+/// are several seeds.
 fn curve(level: &Level<'_>, column: usize, look: Look, measure: Measure) -> Vec<Layer> {
     let shown = measure.shown();
     let rule = if level.fixed { ", fixed" } else { "" };

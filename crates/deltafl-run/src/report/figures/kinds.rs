@@ -12,16 +12,17 @@ use super::palette::{Look, look};
 use super::{Layout, Plan};
 use crate::text_table;
 
-/// Columns of the tables that are read first.
+/// Important columns of the tables.
 pub(super) const MEAN: usize = 0;
 pub(super) const TAIL: usize = 1 + measure::TAIL;
 
-/// The figures of one run.
+/// Returns the figures of one run.
 pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
     let mut plans = Vec::new();
     for measured in &run.measured {
         let key = file_name(measured.measure);
-        // The metric that tables report and the loss have a curve per column; the others mean and tail.
+        // The metric of the tables and the loss have a curve per column, the others only mean and
+        // tail.
         let first = measured.measure.is_loss() || measured.measure == run.primary().measure;
         let columns = measured.measure.statistic_keys().into_iter().enumerate();
         for (column, statistic) in columns.filter(|(column, _)| first || [MEAN, TAIL].contains(column)) {
@@ -46,7 +47,7 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
     plans
 }
 
-/// A measure in the name of a file.
+/// Returns the name of a measure in file names.
 pub(super) fn file_name(measure: Measure) -> String {
     measure.key().replace('_', "-")
 }
@@ -55,18 +56,18 @@ fn stack(name: String, charts: Vec<Chart>) -> Plan {
     Plan { name, layout: Layout::Stack(charts) }
 }
 
-/// What no line is drawn through.
+/// A value through which no line is drawn.
 const UNKNOWN: OverSeeds = OverSeeds { mean: f64::NAN, std: None };
 
-/// A figure of the tables against the calls of secure aggregation.
+/// Plots a table column against the calls of secure aggregation.
 pub(super) fn curve_over_calls(run: &RunResults, measured: &Measured, column: usize) -> Chart {
     let what = &measured.measure.statistics()[column];
     let number = |distribution: &Distribution| distribution.column(column);
     over_calls(run, measured, what, number, |distribution| distribution.between(column))
 }
 
-/// A number against the calls of secure aggregation, with a band of one standard deviation over seeds, or between what is known
-/// of it.
+/// Plots a value against the calls of secure aggregation. The band shows one standard deviation
+/// over seeds, or the bounds of the value.
 fn over_calls(
     run: &RunResults,
     measured: &Measured,
@@ -75,7 +76,7 @@ fn over_calls(
     ends: impl Fn(&Distribution) -> Option<(f64, f64)>,
 ) -> Chart {
     let shown = measured.measure.shown();
-    // The untrained model would squeeze the rest of the curve into a strip.
+    // The untrained model would compress the rest of the curve.
     let first = usize::from(run.rounds.len() > 3 && run.rounds[0] == 0);
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
     for track in in_order(run) {
@@ -107,13 +108,14 @@ fn over_calls(
     }
 }
 
-/// The edges of a band of one standard deviation; `None` of one seed.
+/// Returns the edges of a band of one standard deviation, or `None` for one seed.
 pub(super) fn edges(x: f64, over: OverSeeds, shown: f64) -> Option<(f64, f64, f64)> {
     let std = over.std?;
     Some((x, (over.mean - std) * shown, (over.mean + std) * shown))
 }
 
-/// The devices of each track as a histogram, the baseline behind it as a line; mean and tail of both.
+/// Plots the devices of each track as a histogram, with the baseline as a line behind it, and mean
+/// and tail of both.
 pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     let shown = measured.measure.shown();
     let spreads: Vec<Spread> =
@@ -139,14 +141,14 @@ pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
         layers.extend(marks(&spreads[track], own, 0, &bins, measured));
         let label = format!("{}{}", measured.measure.axis(), bins.note());
         let x = Axis { label, from: edge(0), to: edge(bins.count), logarithmic: false, names: Vec::new() };
-        // Above the highest bar there is room for the words of the marks.
+        // The space above the highest bar is for the labels of the marks.
         Chart { x, y: Axis::from_zero(measured.measure.bar_axis(), [1.25 * greatest].into_iter()), layers }
     };
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// The mean, dotted, and the percentile of the tail, dashed, of what the bars show. What lies outside the bins is marked at
-/// their edge.
+/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the bars. Values outside
+/// the bins are marked at the nearest edge.
 fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured) -> [Layer; 2] {
     let measure = measured.measure;
     let shown = measure.shown();
@@ -155,7 +157,7 @@ fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured
     let mark = |value: f64, what: &str, dash, natural: bool| {
         let at = bins.within(value);
         let x = at * shown;
-        // A word beside a line near the edge would leave the chart.
+        // A label next to a line near the edge would exceed the chart.
         let near = if natural { at < from + 0.2 * (to - from) } else { at > from + 0.8 * (to - from) };
         let place =
             if near { MarkPlace { row: row + 2, left: !natural } } else { MarkPlace { row, left: natural } };
@@ -167,17 +169,17 @@ fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured
         }
     };
     let tail = &measure.statistic_keys()[TAIL];
-    // The tail stands on the bad side of the mean.
+    // The tail is on the worse side of the mean.
     let left = measure.lower_is_better();
     [mark(spread.figures.mean, "mean", Some((2, 3)), left), mark(spread.tail(), tail, Some((6, 3)), !left)]
 }
 
-/// The value of each device against the examples it holds, a chart for each track.
+/// Plots the value of each device against its number of examples, with a chart for each track.
 fn against_examples(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     small_multiples(run).into_iter().map(|track| against_examples_of(run, measured, track)).collect()
 }
 
-/// The same for one track, beside the baseline.
+/// Plots one track against the baseline.
 pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
     let shown = measured.measure.shown();
     let examples: Vec<f64> = measured.devices.iter().map(|device| device.examples as f64).collect();
@@ -189,7 +191,7 @@ pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: 
         let name = Some(run.tracks[track].label.clone());
         Layer::Dots { name, colour: look_of(run, track).colour, points: dots(track) }
     };
-    // The same height in the chart of every track.
+    // All charts have the same height.
     let all = (0..run.tracks.len()).flat_map(dots).map(|(_, y)| y);
     let mut layers = vec![layer(run.baseline)];
     if track != run.baseline {
@@ -199,7 +201,8 @@ pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: 
     Chart { x, y: Axis::from_zero(measured.measure.axis(), all), layers }
 }
 
-/// The error of each class, a dot per track: side by side, so that none covers another.
+/// Plots the error of each class with a dot per track. Dots are placed side by side, so that none
+/// covers another.
 fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     let shown = run.primary().measure.shown();
     let order = in_order(run);
@@ -225,7 +228,8 @@ fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     }
 }
 
-/// Devices in the tail per round: the mean over seeds, and a band from the fewest to the most.
+/// Plots the devices in the tail per round: the mean over seeds, and a band from minimum to
+/// maximum.
 pub(super) fn tail_sizes(run: &RunResults) -> Chart {
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
     for track in in_order(run) {
@@ -247,7 +251,7 @@ pub(super) fn tail_sizes(run: &RunResults) -> Chart {
     }
 }
 
-/// The baseline, then the others from the greatest θ to the least.
+/// Returns the baseline, then the others in descending order of θ.
 fn in_order(run: &RunResults) -> Vec<usize> {
     let mut order: Vec<usize> = (0..run.tracks.len()).collect();
     order.sort_by(|&a, &b| {
@@ -257,7 +261,8 @@ fn in_order(run: &RunResults) -> Vec<usize> {
     order
 }
 
-/// A chart for each track but the baseline, which stands in every one; or for the baseline, when it is alone.
+/// Returns the tracks with a separate chart: all except the baseline, which is part of every chart.
+/// A baseline without other tracks has its own chart.
 fn small_multiples(run: &RunResults) -> Vec<usize> {
     let others: Vec<usize> = in_order(run).into_iter().filter(|&track| track != run.baseline).collect();
     if others.is_empty() { vec![run.baseline] } else { others }
@@ -267,7 +272,7 @@ fn look_of(run: &RunResults, track: usize) -> Look {
     look(in_order(run).iter().position(|&other| other == track).and_then(|place| place.checked_sub(1)))
 }
 
-/// Every height that the layers reach.
+/// Returns the heights of all layers.
 pub(super) fn heights(layers: &[Layer]) -> impl Iterator<Item = f64> + '_ {
     layers.iter().flat_map(|layer| match layer {
         Layer::Band { points, .. } => points.iter().flat_map(|&(_, low, high)| [low, high]).collect(),

@@ -1,8 +1,8 @@
-//! Okabe and Ito's palette, told apart by the colour-blind; lines differ in their dashes too.
+//! Okabe and Ito's colour-blind-safe palette. Lines also differ in their dashes.
 
 use plotters::style::RGBColor;
 
-/// How a track is drawn, in every figure.
+/// The appearance of a track in all figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Look {
     pub(super) colour: RGBColor,
@@ -10,7 +10,7 @@ pub(super) struct Look {
     pub(super) dash: Option<(u32, u32)>,
 }
 
-/// The baseline.
+/// The colour of the baseline.
 pub(super) const GREY: RGBColor = RGBColor(0x6b, 0x6f, 0x73);
 
 const COLOURS: [RGBColor; 6] = [
@@ -24,7 +24,7 @@ const COLOURS: [RGBColor; 6] = [
 const DASHES: [Option<(u32, u32)>; 6] =
     [None, Some((8, 4)), Some((2, 3)), Some((12, 4)), Some((5, 2)), Some((3, 6))];
 
-/// The look of the baseline (`None`), or of the i-th of the others.
+/// Returns the look of the baseline (`None`), or of the i-th other track.
 pub(super) fn look(place: Option<usize>) -> Look {
     match place {
         None => Look { colour: GREY, dash: None },

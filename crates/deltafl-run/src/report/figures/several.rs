@@ -1,4 +1,4 @@
-//! Several runs side by side: mean and tail of each track over the runs.
+//! Comparison of several runs: mean and tail of each track over the runs.
 
 use super::super::measure::Measure;
 use super::super::results::RunResults;
@@ -8,7 +8,8 @@ use super::kinds::{MEAN, TAIL, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
 
-/// A figure for each measure: the percentile of the tail above, the mean below, a line per track through the runs that have it.
+/// Returns a figure for each measure: the tail percentile above, the mean below. Each track has a
+/// line through the runs that contain it.
 pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<Plan> {
     let plan = |measure: Measure| Plan {
         name: format!("runs-{}", file_name(measure)),
@@ -37,12 +38,13 @@ fn chart(runs: &[RunResults], measure: Measure, column: usize) -> Chart {
     }
 }
 
-/// Runs are no scale: what joins them is dashed.
+/// Returns a dashed look, because the runs are not on a continuous scale.
 fn thin(look: Look) -> Look {
     Look { dash: look.dash.or(Some((1, 3))), ..look }
 }
 
-/// The names of the tracks, in the order in which they are met, and whether the first run of each takes it as its baseline.
+/// Returns the names of the tracks in order of first occurrence, and whether the first run uses
+/// each as its baseline.
 fn tracks(runs: &[RunResults]) -> Vec<(String, bool)> {
     let mut names: Vec<(String, bool)> = Vec::new();
     for run in runs {

@@ -69,8 +69,9 @@ function drawHistogram({ run, measure, track, frame }) {
   const addMarks = (t, colour, row) => {
     const { mean, tail } = marksAt(run, measure, frame, t);
     const [left, right] = [edges[0], edges[bins]];
-    // The label of the tail percentile is on the worse side of its line, and the label of the mean on the
-    // better side, unless it would not fit. Values outside the bars are marked at their edge.
+    // The label of the tail percentile is on the worse side of its line, and the label of the mean
+    // on the better side, unless it would not fit. Values outside the bars are marked at their
+    // edge.
     const put = (value, dash, label, good) => {
       const at = Math.min(Math.max(drawn(measure, value), left), right);
       const toTheLeft = good === measure.lower_is_better;

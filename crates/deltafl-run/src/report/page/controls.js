@@ -11,8 +11,8 @@ function controls(page) {
   const byId = (id) => document.getElementById(id);
   const state = { runs: page.runs, run: page.runs[0], measure: page.runs[0].measures[0], figure: TAIL, axis: "calls", query: "", order: "gained", device: null };
 
-  // One chart is drawn per animation frame, so that dragging a slider draws once per frame and not once
-  // per event. Charts in view are drawn first. The others wait until there is no input.
+  // One chart is drawn per animation frame, so that dragging a slider draws once per frame and not
+  // once per event. Charts in view are drawn first. The others wait until there is no input.
   const waiting = new Set();
   let scheduled = false;
   let touched = -Infinity;

@@ -1,7 +1,7 @@
-//! What the page knows, small enough for one file.
+//! The data of the page, small enough for one file.
 //!
-//! Curves and histograms are kept of every frame, the value of each device of as many as there is room for
-//! ([`super::devices`]).
+//! It contains curves and histograms of every frame. The value of each device is included for as
+//! many frames as fit ([`super::devices`]).
 
 use deltafl::metrics::PERCENTILES;
 use deltafl_data::run_folder::Classes;
@@ -16,9 +16,9 @@ use super::numbers::{Array, Numbers};
 
 /// The page's data, as text.
 pub(super) struct PageData {
-    /// For a script element.
+    /// JSON for a script element.
     pub(super) json: String,
-    /// In base64.
+    /// The numbers in base64.
     pub(super) numbers: String,
 }
 
@@ -32,7 +32,7 @@ struct Run {
     name: String,
     tracks: Vec<Track>,
     baseline: usize,
-    /// The track that the headline is about.
+    /// The track of the headline.
     best: usize,
     seeds: usize,
     rounds: Vec<u64>,
@@ -40,11 +40,12 @@ struct Run {
     calls: Array,
     cohort: usize,
     measures: Vec<Measure>,
-    /// How each class fares, where classes have names.
+    /// The error of each class, if classes have names.
     classes: Option<Classes>,
-    /// Fewest and most devices of a cohort that told, where devices keep their figures to themselves.
+    /// Minimum and maximum size of the cohorts that sent histograms, if devices send no individual
+    /// results.
     cohorts: Option<(u64, u64)>,
-    /// Devices in the tail: for each track, (round, mean, min, max) after each other.
+    /// Devices in the tail: for each track, a sequence of (round, mean, min, max).
     tails: Vec<Array>,
     /// Rounds in a window of `tails`.
     tail_width: u64,
@@ -62,20 +63,21 @@ struct Measure {
     key: String,
     name: String,
     axis: String,
-    /// Which devices: `test` or `train`.
+    /// The split: `test` or `train`.
     split: &'static str,
     percent: bool,
     weighted: bool,
     lower_is_better: bool,
     decimals: usize,
-    /// Headings of mean and percentiles, and F_θ behind them where it is known.
+    /// Column names of mean and percentiles, followed by F_θ if it is known.
     columns: Vec<String>,
     /// The same in words.
     statistics: Vec<String>,
     objective: bool,
     /// Frame by track by (mean, percentiles…, F_θ) by (mean, std over seeds).
     figures: Array,
-    /// Frame by track by (mean, percentiles…) by (lower, upper), where figures are known between bounds.
+    /// Frame by track by (mean, percentiles…) by (lower, upper), if values are known only by their
+    /// bounds.
     bounds: Option<Array>,
     histogram: Histogram,
     devices: Devices,
@@ -86,19 +88,19 @@ struct Histogram {
     from: f64,
     step: f64,
     bins: usize,
-    /// Whether values lie below the first bin, and above the last.
+    /// Whether there are values below the first bin, and above the last.
     open: [bool; 2],
-    /// What to add to the name of the axis then.
+    /// The note for the axis in that case.
     note: &'static str,
-    /// Of the height of a bar.
+    /// The name of the axis of bar heights.
     axis: &'static str,
-    /// Frame by track by bin, each device averaged over seeds first.
+    /// Frame by track by bin. Each device is first averaged over seeds.
     heights: Array,
-    /// Frame by track by (mean, percentile of the tail) of what the bars show.
+    /// Frame by track by (mean, tail percentile) of the bars.
     marks: Array,
 }
 
-/// Gathers what the page shows.
+/// Collects the data of the page.
 pub(super) fn page_data(runs: &[RunResults]) -> PageData {
     let mut numbers = Numbers::default();
     let measures: usize = runs.iter().map(|run| run.measured.len()).sum();
@@ -106,7 +108,7 @@ pub(super) fn page_data(runs: &[RunResults]) -> PageData {
     let runs = runs.iter().map(|run| run_data(run, budget, &mut numbers)).collect();
     let json =
         serde_json::to_string(&Page { runs }).expect("the page's data has string keys and finite numbers");
-    // A device may be called `</script>`.
+    // The name of a device may be `</script>`.
     PageData { json: json.replace('<', "\\u003c"), numbers: numbers.encoded() }
 }
 
@@ -181,13 +183,13 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Me
     }
 }
 
-/// Nothing where figures are exact.
+/// Returns the bounds, or an empty list if values are exact.
 fn bounds_of(distribution: &Distribution) -> Vec<f64> {
     let columns = (0..=PERCENTILES.len()).filter_map(|column| distribution.between(column));
     columns.flat_map(|(lower, upper)| [lower, upper]).collect()
 }
 
-/// What is not known is NaN: the standard deviation over one seed.
+/// Returns the values. Unknown ones are NaN, such as the standard deviation over one seed.
 fn figures_of(distribution: &Distribution, objective: bool) -> Vec<f64> {
     let f = distribution.over_seeds();
     let figures = [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95].into_iter();

@@ -47,7 +47,8 @@ function changeBetween(measure, before, after) {
   return element("td", { class: sure ? changeClass(measure, least) : "" }, `${change(measure, least)} to ${change(measure, most)}`);
 }
 
-// Returns the change of each device relative to the baseline, or null if there are no values per device.
+// Returns the change of each device relative to the baseline, or null if there are no values per
+// device.
 function changes({ run, measure, track, frame }) {
   if (run.cohorts) return null;
   const kept = keptFrame(measure, frame);
@@ -70,12 +71,12 @@ function showGains(state, moves) {
     return;
   }
   const count = (belongs, among) => among.filter((k) => belongs(cost(measure, moved[k]))).length;
-  const everyone = moved.map((_, k) => k);
+  const all = moved.map((_, k) => k);
   // The tenth of the devices with the worst values of the baseline.
-  const worst = [...everyone].sort((a, b) => cost(measure, before[b] - before[a])).slice(0, Math.max(1, Math.round(moved.length / 10)));
+  const worst = [...all].sort((a, b) => cost(measure, before[b] - before[a])).slice(0, Math.max(1, Math.round(moved.length / 10)));
   const mean = worst.reduce((sum, k) => sum + moved[k], 0) / worst.length;
-  const gained = count((d) => d < 0, everyone);
-  const lost = count((d) => d > 0, everyone);
+  const gained = count((d) => d < 0, all);
+  const lost = count((d) => d > 0, all);
   const sample = measure.devices.ids.length < measure.devices.all ? ` (a sample of ${measure.devices.all})` : "";
   lead.replaceChildren(
     `After ${rounds(round)}, of ${moved.length} devices${sample} `,

@@ -1,34 +1,36 @@
 //! The value of each device, for the page.
 //!
-//! Kept of as many frames as fit in [`DEVICE_VALUES`], evenly spaced and always of the last. A value is a 16-bit fraction
-//! between the least and the greatest, stored as the difference to the frame before, which deflates well. Where values lie
-//! so far apart that this would show in the digits, they are stored as they are.
+//! Values are kept for as many frames as fit in [`DEVICE_VALUES`], evenly spaced and always
+//! including the last. A value is a 16-bit fraction between the minimum and the maximum. It is
+//! stored as the difference to the previous frame, which compresses well. If the range is too large
+//! for this precision, values are stored unchanged.
 
 use serde::Serialize;
 
 use super::super::results::Measured;
 use super::numbers::{Array, Numbers};
 
-/// Device values in a page, over all runs: about 2 MB of it.
+/// The number of device values in a page, over all runs: about 2 MB.
 pub(super) const DEVICE_VALUES: usize = 1_200_000;
 
 #[derive(Serialize)]
 pub(super) struct Devices {
-    /// How many there are; `ids` may be an even sample of them.
+    /// The number of devices. `ids` may be an even sample of them.
     all: usize,
     ids: Vec<String>,
     examples: Vec<u64>,
-    /// The frames of which values are kept.
+    /// The frames with device values.
     frames: Vec<usize>,
-    /// What 0 stands for among 16-bit values, and how far 65535 lies above it.
+    /// The value of 0 among 16-bit values, and the distance of 65535 from it.
     low: f64,
     scale: f64,
-    /// Frame by track by device, mean over seeds: 16-bit differences to the frame before, modulo 2¹⁶, or the values.
+    /// Frame by track by device, averaged over seeds: 16-bit differences to the previous frame
+    /// modulo 2¹⁶, or the values.
     values: Array,
 }
 
 impl Devices {
-    /// Of devices that told nothing but sums.
+    /// Returns an empty table for devices that sent only sums.
     fn unknown(numbers: &mut Numbers) -> Self {
         Self {
             all: 0,
@@ -41,7 +43,7 @@ impl Devices {
         }
     }
 
-    /// Of a measure, within a budget of values.
+    /// Returns the values of a measure within a budget.
     pub(super) fn of(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Self {
         if measured.devices.is_empty() {
             return Self::unknown(numbers);
@@ -77,7 +79,7 @@ impl Devices {
     }
 }
 
-/// Where the finite values lie.
+/// The range of the finite values.
 struct Range {
     low: f64,
     scale: f64,
@@ -85,7 +87,7 @@ struct Range {
 }
 
 impl Range {
-    /// From 0, or from the least value where one is negative.
+    /// Returns the range, starting at 0 or at the least value if it is negative.
     fn of(means: &[Vec<f64>], lower_is_better: bool) -> Self {
         let finite = || means.iter().flatten().copied().filter(|x| x.is_finite());
         let low = finite().fold(0.0, f64::min);
@@ -93,7 +95,7 @@ impl Range {
         Self { low, scale: scale.max(f64::MIN_POSITIVE), lower_is_better }
     }
 
-    /// A value that is not finite is as bad as can be.
+    /// Replaces a value that is not finite by the worst value.
     fn finite(&self, value: f64) -> f64 {
         if value.is_finite() {
             value
@@ -118,7 +120,7 @@ impl Range {
     }
 }
 
-/// At most `most` of `frames` frames (at least the last), a fixed stride apart.
+/// Returns at most `most` of `frames` frames at a fixed stride, at least the last.
 fn spaced(frames: usize, most: usize) -> Vec<usize> {
     let stride = frames.div_ceil(most.max(1));
     let mut kept: Vec<usize> = (0..frames).rev().step_by(stride).collect();
@@ -139,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_as_bad_as_can_be() {
+    fn nan_counts_as_the_worst_value() {
         let means = vec![vec![-1.0, f64::NAN], vec![3.0, f64::INFINITY]];
         let (lower, higher) = (Range::of(&means, true), Range::of(&means, false));
         assert_eq!((lower.low, lower.scale), (-1.0, 4.0));
         assert_eq!((lower.finite(f64::NAN), higher.finite(f64::NAN)), (3.0, -1.0));
-        assert_eq!(lower.coded(&means), [0, 65535, 65535, 0], "differences to the frame before");
+        assert_eq!(lower.coded(&means), [0, 65535, 65535, 0], "differences to the previous frame");
     }
 }

@@ -12,8 +12,8 @@ const ordinals = (measure) => (measure.objective ? [...measure.columns, "F_θ"] 
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
-// The colours of the style sheet, cached until the theme changes. Reading one recomputes the styles of
-// the whole page.
+// The colours of the style sheet, cached until the theme changes. Reading one recomputes the styles
+// of the whole page.
 const known = new Map();
 function cssColour(name) {
   if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
@@ -58,7 +58,8 @@ const changeUnit = (measure) => (measure.percent ? " points" : "");
 const changeClass = (measure, value) => (cost(measure, value) < 0 ? "gain" : cost(measure, value) > 0 ? "loss" : "");
 const rounds = (n) => `${n.toLocaleString("en-GB")} ${n === 1 ? "round" : "rounds"}`;
 
-// Creates an element. Text is never parsed as markup, because device names may contain any characters.
+// Creates an element. Text is never parsed as markup, because device names may contain any
+// characters.
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

@@ -1,6 +1,7 @@
-//! The numbers of the page: typed arrays in one block, deflated and in base64.
+//! The numbers of the page: typed arrays in one compressed block, encoded in base64.
 //!
-//! A million values as JSON text would be 7 MB and slow to parse; here they are two bytes each before compression.
+//! A million values as JSON text would take 7 MB and parse slowly. Here they take two bytes each
+//! before compression.
 
 use std::io::Write as _;
 
@@ -14,7 +15,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Array {
     kind: Kind,
-    /// In bytes, a multiple of 8: a typed array in the browser must be aligned.
+    /// The offset in bytes, a multiple of 8 because typed arrays in the browser must be aligned.
     offset: usize,
     length: usize,
 }
@@ -27,7 +28,7 @@ enum Kind {
     U16,
 }
 
-/// Arrays, one after the other.
+/// Concatenated arrays.
 #[derive(Default)]
 pub(super) struct Numbers(Vec<u8>);
 
@@ -51,7 +52,7 @@ impl Numbers {
         Array { kind, offset, length }
     }
 
-    /// The block as text for the page.
+    /// Encodes the block as text for the page.
     pub(super) fn encoded(self) -> String {
         let mut deflated = ZlibEncoder::new(Vec::new(), Compression::default());
         let deflated = deflated.write_all(&self.0).and_then(|()| deflated.finish());

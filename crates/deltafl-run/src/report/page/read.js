@@ -32,16 +32,16 @@ async function readPage() {
   return page;
 }
 
-// Returns a statistic of a track in a frame as { mean, std } over seeds. std is NaN for one seed. The
-// index 0 is the mean, followed by the percentiles and, if the measure has it, F_θ.
+// Returns a statistic of a track in a frame as { mean, std } over seeds. std is NaN for one seed.
+// The index 0 is the mean, followed by the percentiles and, if the measure has it, F_θ.
 function figureAt(run, measure, frame, track, figure) {
   const figures = measure.figures.length / run.rounds.length / run.tracks.length;
   const at = (frame * run.tracks.length + track) * figures + 2 * figure;
   return { mean: measure.figures[at], std: measure.figures[at + 1] };
 }
 
-// Returns the bounds of a statistic as { lower, upper }, or null if it is exact. Unknown bounds are not
-// finite.
+// Returns the bounds of a statistic as { lower, upper }, or null if it is exact. Unknown bounds are
+// not finite.
 function boundsAt(run, measure, frame, track, figure) {
   if (!measure.bounds) return null;
   const columns = measure.bounds.length / run.rounds.length / run.tracks.length;
@@ -49,8 +49,8 @@ function boundsAt(run, measure, frame, track, figure) {
   return { lower, upper };
 }
 
-// Returns the height of each bar: the devices, or their share of the examples. Each device is averaged
-// over seeds first.
+// Returns the height of each bar: the devices, or their share of the examples. Each device is
+// averaged over seeds first.
 function histogramAt(run, measure, frame, track) {
   const { bins, heights } = measure.histogram;
   const from = (frame * run.tracks.length + track) * bins;
@@ -63,7 +63,8 @@ function marksAt(run, measure, frame, track) {
   return { mean, tail };
 }
 
-// Returns the index of the stored frame nearest to `frame`. Device values are stored only for some frames.
+// Returns the index of the stored frame nearest to `frame`. Device values are stored only for some
+// frames.
 function keptFrame(measure, frame) {
   const { frames } = measure.devices;
   let best = 0;

@@ -9,7 +9,8 @@ const applyTheme = () => {
 };
 applyTheme();
 
-// Loads the charting library (4.7 MB). The page loads it after its controls work, and before it prints.
+// Loads the charting library (4.7 MB). The page loads it after its controls work, and before it
+// prints.
 function loadPlotly() {
   if (window.Plotly) return;
   const script = document.createElement("script");
@@ -17,8 +18,8 @@ function loadPlotly() {
   document.head.append(script);
 }
 
-// The numbers are decoded asynchronously. A headless browser prints a page as soon as it has loaded. An
-// open document in an iframe delays the load event until the numbers are available.
+// The numbers are decoded asynchronously. A headless browser prints a page as soon as it has
+// loaded. An open document in an iframe delays the load event until the numbers are available.
 const pending = document.body.appendChild(element("iframe", { hidden: "", title: "loading" }));
 pending.contentDocument.open();
 const loaded = () => {
@@ -34,8 +35,8 @@ readPage().then((page) => {
     chosenTheme = root.dataset.theme === "dark" ? "light" : "dark";
     changeTheme();
   });
-  // A print uses the light theme and the width of the style sheet, and contains all charts, including
-  // those that are not in view.
+  // A print uses the light theme and the width of the style sheet, and contains all charts,
+  // including those that are not in view.
   let before = null;
   addEventListener("beforeprint", () => {
     // The event may occur twice.

@@ -4,13 +4,13 @@ use super::Problem;
 use crate::superquantile::Conformity;
 use crate::superquantile::smooth::Smoothing;
 
-/// Gradient steps after which a w-step ends with the certificate it has.
+/// The maximum number of gradient steps of a w-step.
 const MOST_STEPS: u32 = 20_000;
 
-/// Past this curvature a step is lost in rounding.
+/// The curvature beyond which a step is lost in rounding.
 const MOST_CURVATURE: f64 = 1e15;
 
-/// F̄_θ,ν(·, η), and the curvature of it that the last steps met.
+/// F̄_θ,ν(·, η) and the curvature observed in the last steps.
 pub(super) struct Descent<'a, P> {
     theta: Conformity,
     nu: Smoothing,
@@ -19,18 +19,18 @@ pub(super) struct Descent<'a, P> {
     curvature: f64,
 }
 
-/// Where a w-step ended.
+/// The result of a w-step.
 pub(super) struct Step {
     pub(super) w: Vec<f64>,
     pub(super) certificate: f64,
     pub(super) steps: u32,
 }
 
-/// F̄_θ,ν(w, η) at a point.
+/// Computes F̄_θ,ν(w, η) at a point.
 struct Point {
     value: f64,
     gradient: Vec<f64>,
-    /// (1/θ) Σ_k α_k γ_k, the share of the devices that bend the objective here.
+    /// (1/θ) Σ_k α_k γ_k, the mass of the devices that contribute curvature here.
     share: f64,
 }
 
@@ -45,9 +45,9 @@ impl<'a, P: Problem> Descent<'a, P> {
         norm_squared(&self.at(w, eta).gradient).sqrt()
     }
 
-    /// Descends from `w` until no more than `epsilon` is left to gain.
+    /// Descends from `w` until the remaining decrease is at most `epsilon`.
     ///
-    /// Nesterov's method with backtracking, restarted whenever its momentum points uphill.
+    /// Nesterov's method with backtracking. It restarts when its momentum is an ascent direction.
     pub(super) fn run(&mut self, w: Vec<f64>, eta: f64, epsilon: f64) -> Step {
         let mut ahead = w.clone(); // the extrapolated point
         let mut last = w;
@@ -71,14 +71,14 @@ impl<'a, P: Problem> Descent<'a, P> {
         }
     }
 
-    /// A bound on F̄(w, η) − min_v F̄(v, η).
+    /// Returns a bound on F̄(w, η) − min_v F̄(v, η).
     fn certificate(&self, point: &Point) -> f64 {
         let modulus = self.problem.strong_convexity() * point.share;
         if point.share > 0.0 { norm_squared(&point.gradient) / (2.0 * modulus) } else { 0.0 }
     }
 
-    /// A gradient step short enough to fall as far as its quadratic model says; `None` when rounding hides
-    /// the fall.
+    /// Takes a gradient step that achieves the decrease of its quadratic model. Returns `None` if
+    /// rounding hides the decrease.
     fn gradient_step(&mut self, w: &[f64], point: &Point, eta: f64) -> Option<Vec<f64>> {
         let fall = norm_squared(&point.gradient) / 2.0;
         let noise = 4.0 * f64::EPSILON * point.value.abs();
@@ -117,7 +117,7 @@ fn norm_squared(vector: &[f64]) -> f64 {
     vector.iter().map(|x| x * x).sum()
 }
 
-/// ⟨g, a − b⟩.
+/// Computes ⟨g, a − b⟩.
 fn dot_difference(g: &[f64], a: &[f64], b: &[f64]) -> f64 {
     g.iter().zip(a).zip(b).map(|((g, a), b)| g * (a - b)).sum()
 }

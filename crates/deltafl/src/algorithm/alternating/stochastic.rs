@@ -1,16 +1,18 @@
-//! Algorithm 1 with a stochastic w-step, on losses that need not be convex.
+//! Algorithm 1 with a stochastic w-step, for losses that need not be convex.
 //!
-//! The paper claims both: the template "can be instantiated with a stochastic algorithm such as SGD", and Proposition 4
-//! (a) and (b) ask for no convexity. A step draws a device k with probability α_k and an example ξ of it, and moves
+//! The paper claims both: the template "can be instantiated with a stochastic algorithm such as
+//! SGD", and Proposition 4 (a) and (b) require no convexity. A step draws a device k with
+//! probability α_k and one of its examples ξ, and moves
 //!
 //! ```text
 //! w ← w − γ_s (1/θ) g'_ν(F_k(w) − η_t) ∇f(w; ξ)
 //! ```
 //!
-//! The device knows F_k(w), so the expectation over k and ξ is ∇_w F̄_θ,ν(w, η_t) itself. The rate γ_s falls over all
-//! steps as SGD needs it (Σ γ_s = ∞, Σ γ_s² < ∞), and round t takes more steps than the one before, so that ε_t of
-//! eq. (4) falls. On convex losses that is eq. (4) in expectation. On others no finite number of steps can promise to be
-//! near min_w F̄, which eq. (4) asks for; what remains, and what the tests hold, is that the gradient vanishes.
+//! The device knows F_k(w), so the expectation over k and ξ is exactly ∇_w F̄_θ,ν(w, η_t). The rate
+//! γ_s decreases over all steps as SGD requires (Σ γ_s = ∞, Σ γ_s² < ∞). Each round takes more
+//! steps than the previous one, so that ε_t of eq. (4) decreases. On convex losses that is eq. (4)
+//! in expectation. On other losses no finite number of steps guarantees a point near min_w F̄, as
+//! eq. (4) requires. The gradient still vanishes, which the tests check.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -19,18 +21,18 @@ use super::device_loss_list;
 use crate::superquantile::smooth::Smoothing;
 use crate::superquantile::{Conformity, DeviceLoss, InvalidDeviceLoss};
 
-/// A problem over N devices whose gradients come from examples; nothing is asked of the shape of F_k but a gradient.
+/// A problem over N devices with gradients sampled from examples. F_k needs only a gradient.
 pub trait StochasticProblem {
-    /// The weights α_k; their number is N.
+    /// Returns the N weights α_k.
     fn weights(&self) -> &[f64];
 
-    /// F_k(w).
+    /// Computes F_k(w).
     fn loss(&self, device: usize, w: &[f64]) -> f64;
 
-    /// ∇F_k(w), the expectation of [`Self::sampled_gradient`].
+    /// Computes ∇F_k(w), the expectation of [`Self::sampled_gradient`].
     fn gradient(&self, device: usize, w: &[f64]) -> Vec<f64>;
 
-    /// ∇f(w; ξ) for an example ξ drawn from device k.
+    /// Computes ∇f(w; ξ) for an example ξ drawn from device k.
     fn sampled_gradient(&self, device: usize, w: &[f64], rng: &mut dyn Rng) -> Vec<f64>;
 }
 
@@ -41,38 +43,38 @@ pub struct StochasticAlternating {
     pub theta: Conformity,
     /// The smoothing ν.
     pub nu: Smoothing,
-    /// How the rate falls.
+    /// The sequence of learning rates.
     pub rate: Rate,
-    /// Steps of SGD in the first round; round t takes t + 1 times as many.
+    /// The number of SGD steps in the first round. Round t takes t + 1 times as many.
     pub steps: u32,
     /// The number of rounds.
     pub rounds: u32,
 }
 
-/// The sequence γ_s = first / (1 + s/half)^power, s counted over all rounds.
+/// The sequence γ_s = first / (1 + s/half)^power, with s counted over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// γ_0.
     pub first: f64,
-    /// Steps after which the rate is first / 2^power.
+    /// The number of steps after which the rate is first / 2^power.
     pub half: f64,
-    /// How fast it falls; SGD converges for a power in (1/2, 1].
+    /// The exponent of the decrease. SGD converges for a power in (1/2, 1].
     pub power: f64,
 }
 
 impl Rate {
-    /// γ_s.
+    /// Returns γ_s.
     pub fn at(&self, step: u64) -> f64 {
         self.first / (1.0 + step as f64 / self.half).powf(self.power)
     }
 }
 
-/// What it found.
+/// The result of the stochastic algorithm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StochasticallyAlternated {
     /// The last w.
     pub w: Vec<f64>,
-    /// (w_t, η_t) of every round before its w-step, and of the end.
+    /// (w_t, η_t) of every round before its w-step, and at the end.
     pub iterates: Vec<Iterate>,
 }
 
@@ -83,14 +85,15 @@ pub struct Iterate {
     pub eta: f64,
     /// F_θ,ν(w_t).
     pub objective: f64,
-    /// ‖∇_w F̄_θ,ν(w_t, η_t)‖ in expectation over the examples; the derivative by η is zero.
+    /// ‖∇_w F̄_θ,ν(w_t, η_t)‖ in expectation over the examples. The derivative with respect to η is
+    /// zero.
     pub gradient_norm: f64,
 }
 
 impl StochasticAlternating {
-    /// Runs Algorithm 1 from `start`; `seed` chooses devices and examples.
+    /// Runs Algorithm 1 from `start`. `seed` determines devices and examples.
     ///
-    /// Fails when a loss is not finite, or a weight not positive.
+    /// Returns an error if a loss is not finite or a weight is not positive.
     pub fn run(
         &self,
         problem: &impl StochasticProblem,
@@ -112,11 +115,11 @@ impl StochasticAlternating {
         Ok(StochasticallyAlternated { w, iterates })
     }
 
-    /// The η-step, and where it leaves F̄.
+    /// Performs the η-step and evaluates F̄ afterwards.
     fn iterate(&self, problem: &impl StochasticProblem, w: &[f64]) -> Result<Iterate, InvalidDeviceLoss> {
         let losses = (0..problem.weights().len()).map(|k| problem.loss(k, w)).collect();
         let losses = device_loss_list(losses, problem.weights())?;
-        // Without devices F̄(w, η) = η has no minimum, and no w is better than another.
+        // Without devices F̄(w, η) = η has no minimum, and all w are equivalent.
         let eta = self.nu.minimisers(self.theta, &losses).map_or(0.0, |minimisers| minimisers.eta());
         Ok(Iterate {
             eta,
@@ -125,7 +128,7 @@ impl StochasticAlternating {
         })
     }
 
-    /// ∇_w F̄_θ,ν(w, η) = (1/θ) Σ_k α_k g'_ν(F_k(w) − η) ∇F_k(w).
+    /// Computes ∇_w F̄_θ,ν(w, η) = (1/θ) Σ_k α_k g'_ν(F_k(w) − η) ∇F_k(w).
     fn gradient(
         &self,
         problem: &impl StochasticProblem,
@@ -144,7 +147,7 @@ impl StochasticAlternating {
         sum
     }
 
-    /// One step of SGD on F̄_θ,ν(·, η).
+    /// Takes one step of SGD on F̄_θ,ν(·, η).
     fn step(
         &self,
         problem: &impl StochasticProblem,
@@ -164,7 +167,7 @@ impl StochasticAlternating {
 
 /// Draws device k with probability α_k.
 struct DeviceDraw {
-    /// The sums of the first weights.
+    /// The cumulative sums of the weights.
     cumulative: Vec<f64>,
 }
 
@@ -197,7 +200,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut counts = [0u32; 3];
         (0..40_000).for_each(|_| counts[draw.device(&mut rng).unwrap()] += 1);
-        // Five standard deviations of the count of the first are 433.
+        // Five standard deviations of the first count are 433.
         assert!(counts[0].abs_diff(10_000) < 433 && counts[1] == 0, "{counts:?}");
         assert_eq!(DeviceDraw::new(&[]).device(&mut rng), None);
     }

@@ -17,7 +17,7 @@ use self::hand::{Hand, Manner, Sheet};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
 use super::weighted::Weighted;
-use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Fraction, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -29,10 +29,10 @@ pub struct Glyphs {
     pub devices: NonZeroU32,
     /// The seed.
     pub seed: u64,
-    /// The share of the writers that train. The others test.
-    pub train: Share,
-    /// Share of the writers that belong to the minority.
-    pub odd: Share,
+    /// Fraction of the writers that train; the others test.
+    pub train: Fraction,
+    /// Fraction of the writers that belong to the minority.
+    pub odd: Fraction,
     /// Images per writer.
     pub examples: ExamplesPerDevice,
 }
@@ -42,8 +42,8 @@ impl Default for Glyphs {
         Self {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
-            train: Share::HALF,
-            odd: const { Share::new(0.16).unwrap() },
+            train: Fraction::HALF,
+            odd: const { Fraction::new(0.16).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             examples: const { ExamplesPerDevice::new(101, 179, 447).unwrap() },
         }

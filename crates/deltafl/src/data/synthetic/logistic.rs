@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{ExamplesPerDevice, Share, Variance, assign_splits};
+use super::{ExamplesPerDevice, Fraction, Variance, assign_splits};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -32,8 +32,8 @@ pub struct Logistic {
     pub devices: NonZeroU32,
     /// The seed.
     pub seed: u64,
-    /// The share of the devices that train. The others test.
-    pub train: Share,
+    /// Fraction of the devices that train; the others test.
+    pub train: Fraction,
     /// Variance of the models' means u_k.
     pub alpha: Variance,
     /// Variance of the inputs' means B_k.
@@ -47,7 +47,7 @@ impl Default for Logistic {
         Self {
             devices: const { NonZeroU32::new(100).unwrap() },
             seed: 1,
-            train: Share::HALF,
+            train: Fraction::HALF,
             alpha: const { Variance::new(1.0).unwrap() },
             beta: const { Variance::new(1.0).unwrap() },
             examples: const { ExamplesPerDevice::new(50, 105, 5000).unwrap() },

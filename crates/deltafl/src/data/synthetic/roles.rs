@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::language::words;
 use super::weighted::{Weighted, zipf};
-use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Fraction, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 use crate::task::Targets;
@@ -36,10 +36,10 @@ pub struct Roles {
     pub devices: NonZeroU32,
     /// The seed.
     pub seed: u64,
-    /// The share of the roles that train. The others test.
-    pub train: Share,
-    /// Share of the roles that speak the dialect.
-    pub odd: Share,
+    /// Fraction of the roles that train; the others test.
+    pub train: Fraction,
+    /// Fraction of the roles that speak the dialect.
+    pub odd: Fraction,
     /// Windows per role.
     pub examples: ExamplesPerDevice,
 }
@@ -49,8 +49,8 @@ impl Default for Roles {
         Self {
             devices: const { NonZeroU32::new(200).unwrap() },
             seed: 1,
-            train: Share::HALF,
-            odd: const { Share::new(0.15).unwrap() },
+            train: Fraction::HALF,
+            odd: const { Fraction::new(0.15).unwrap() },
             examples: const { ExamplesPerDevice::new(101, 600, 8000).unwrap() },
         }
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::language::words;
 use super::weighted::{Weighted, zipf};
-use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Fraction, assign_splits, odd_rank};
 use crate::data::{Column, DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
 use crate::stream::{Purpose, Stream};
 
@@ -34,10 +34,10 @@ pub struct Tweets {
     pub devices: NonZeroU32,
     /// The seed.
     pub seed: u64,
-    /// The share of the users that train. The others test.
-    pub train: Share,
-    /// Share of the users that write slang.
-    pub odd: Share,
+    /// Fraction of the users that train; the others test.
+    pub train: Fraction,
+    /// Fraction of the users that write slang.
+    pub odd: Fraction,
     /// Messages per user.
     pub examples: ExamplesPerDevice,
 }
@@ -47,8 +47,8 @@ impl Default for Tweets {
         Self {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
-            train: Share::HALF,
-            odd: const { Share::new(0.15).unwrap() },
+            train: Fraction::HALF,
+            odd: const { Fraction::new(0.15).unwrap() },
             // The counts of Sent140 in the paper's table of datasets.
             examples: const { ExamplesPerDevice::new(51, 69, 549).unwrap() },
         }

@@ -1,44 +1,95 @@
-//! Against whom a round protects its devices: what servers offer and devices insist on.
+//! Threat assumptions: the protection that servers offer and devices require.
 
 use deltafl_secagg::device::AdversaryModel;
 use deltafl_secagg::graph::{CollusionBound, GraphRule, Permille};
+use serde::Deserialize;
 
-/// What a server is taken to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The assumed behaviour of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Adversary {
-    /// It says anything to anybody.
+    /// The server deviates from the protocol arbitrarily.
     #[default]
     Active,
-    /// It follows the protocol and looks at everything.
+    /// The server follows the protocol and inspects everything that it receives.
     Curious,
 }
 
-/// Against whom a round protects its devices.
+/// The assumptions under which a round protects its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guard {
-    /// What the server is taken to do.
+pub struct ThreatAssumptions {
+    /// The assumed behaviour of the server.
     pub adversary: Adversary,
-    /// γ: the share of a cohort that may collude with it, in thousandths.
+    /// γ: the share of a cohort that may collude with the server, in thousandths.
     pub gamma: Permille,
-    /// Devices of a cohort that may collude with it, however small the cohort is.
+    /// The minimum number of colluding devices to assume, for any cohort size.
     pub accomplices: u32,
 }
 
-/// A server that lies, with 5 % of a cohort on its side and one device at least.
-impl Default for Guard {
+/// An active server that colludes with 5 % of a cohort, and with at least one device.
+impl Default for ThreatAssumptions {
     fn default() -> Self {
         Self { adversary: Adversary::Active, gamma: Permille::new(50).unwrap_or_default(), accomplices: 1 }
     }
 }
 
-impl Guard {
-    /// c: the devices of a cohort that may collude.
+/// [`ThreatAssumptions`] as options of a server and of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreatOptions {
+    /// The assumed behaviour of the server.
+    pub adversary: Adversary,
+    /// The share of a cohort that may collude with it.
+    pub gamma: f64,
+    /// Devices of a cohort that may collude with it, however small the cohort is.
+    pub accomplices: u32,
+}
+
+impl Default for ThreatOptions {
+    fn default() -> Self {
+        let ThreatAssumptions { adversary, gamma, accomplices } = ThreatAssumptions::default();
+        Self { adversary, gamma: f64::from(gamma.get()) / 1000.0, accomplices }
+    }
+}
+
+impl ThreatOptions {
+    /// Returns the assumptions, with γ rounded up to thousandths.
+    pub fn assumptions(&self) -> Result<ThreatAssumptions, InvalidShare> {
+        let gamma = permille("gamma", self.gamma, f64::ceil)?;
+        Ok(ThreatAssumptions { adversary: self.adversary, gamma, accomplices: self.accomplices })
+    }
+}
+
+/// A share that is out of range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("--{option} {value} is not in 0..={most}")]
+pub struct InvalidShare {
+    /// The name of the option.
+    pub option: &'static str,
+    /// The value.
+    pub value: f64,
+    /// The largest that is valid.
+    pub most: f64,
+}
+
+/// Converts the option `option`, a share of at most one half, to thousandths.
+pub fn permille(
+    option: &'static str,
+    value: f64,
+    round: impl Fn(f64) -> f64,
+) -> Result<Permille, InvalidShare> {
+    let thousandths = round(1000.0 * value);
+    let share = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
+    share.ok_or(InvalidShare { option, value, most: 0.5 })
+}
+
+impl ThreatAssumptions {
+    /// Returns c, the number of devices of a cohort that may collude.
     pub fn colluding(&self, cohort: u32) -> u32 {
         let share = (u64::from(cohort) * u64::from(self.gamma.get())).div_ceil(1000);
         u32::try_from(share).unwrap_or(u32::MAX).max(self.accomplices)
     }
 
-    /// The graph that a server offers a cohort of which a share δ may drop out.
+    /// Returns the graph that a server offers to a cohort of which a share δ may drop out.
     pub fn graph(&self, cohort: u32, delta: Permille) -> GraphRule {
         let gamma = CollusionBound::Devices(self.colluding(cohort));
         match self.adversary {
@@ -47,7 +98,7 @@ impl Guard {
         }
     }
 
-    /// Whether a device takes part in a round under this graph.
+    /// Returns whether this graph meets the assumptions of a device.
     pub fn accepts(&self, graph: GraphRule, cohort: u32) -> bool {
         let needed = self.colluding(cohort) as usize;
         match (self.adversary, graph) {
@@ -63,8 +114,8 @@ impl Guard {
         }
     }
 
-    /// What a device tells secure aggregation to insist on.
-    pub fn insisted(&self) -> AdversaryModel {
+    /// Returns the requirement that a device passes to secure aggregation.
+    pub fn required(&self) -> AdversaryModel {
         let gamma = self.gamma.into();
         match self.adversary {
             Adversary::Active => AdversaryModel::Active { gamma },
@@ -74,7 +125,9 @@ impl Guard {
         }
     }
 
-    /// The smallest t > (n + c)/2: of the shares of two kinds that a split view needs, 2t, there are n + c.
+    /// Returns the smallest t > (n + c)/2.
+    ///
+    /// A split view needs 2t shares of two kinds, and only n + c exist.
     fn threshold(&self, cohort: u32) -> u32 {
         (cohort.saturating_add(self.colluding(cohort))) / 2 + 1
     }
@@ -84,8 +137,8 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn guard(adversary: Adversary, gamma: u16, accomplices: u32) -> Guard {
-        Guard { adversary, gamma: Permille::new(gamma).unwrap(), accomplices }
+    fn guard(adversary: Adversary, gamma: u16, accomplices: u32) -> ThreatAssumptions {
+        ThreatAssumptions { adversary, gamma: Permille::new(gamma).unwrap(), accomplices }
     }
 
     #[test]

@@ -1,35 +1,43 @@
-//! The seeds of an experiment: one driver for `run`, for MPI ranks and for `serve`.
+//! The seeds of an experiment: one driver for runs in a process, on MPI ranks and with
+//! deployed devices.
 //!
-//! Where a seed goes on from, and over which exchange it is trained, the caller says. Seeds are taken one after another, by one
-//! worker or by several at once. None of them sees the others, so the bits are those of one seed after another.
+//! The caller provides the initial state of each seed and its exchange. One or several workers
+//! process the seeds. Seeds are independent, so the result has the same bits as training one seed
+//! after another.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, State};
-use deltafl_data::experiment::Experiment;
+
+use crate::experiment::Experiment;
 
 /// The seeds of an experiment that are not finished.
 pub struct Seeds {
-    /// Their states, where they begin or go on.
+    /// Their states, new or saved.
     pending: Vec<State>,
-    /// The first of them that nobody has taken.
+    /// The index of the first seed that no worker has taken.
     next: AtomicUsize,
-    /// A seed has failed: the others end with their round.
+    /// Set if a seed has failed. The others end after the current round.
     failed: AtomicBool,
 }
 
 impl Seeds {
-    /// Finds out where each seed is: `saved` is the state that it goes on from, if it was begun before.
+    /// Determines the state of each seed. `saved` returns the state from which an existing seed
+    /// continues.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of `saved`.
     pub fn new<E>(
         experiment: &Experiment,
         trainer: &dyn LocalTrainer,
         mut saved: impl FnMut(u64) -> Result<Option<State>, E>,
     ) -> Result<Self, E> {
-        let tracks = experiment.labels().len();
+        let plan = experiment.plan();
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
-            let state = saved(seed)?.unwrap_or_else(|| State::new(seed, tracks, trainer));
+            let state = saved(seed)?.unwrap_or_else(|| plan.start(seed, trainer));
             if state.round < experiment.rounds.get() {
                 pending.push(state);
             }
@@ -37,17 +45,22 @@ impl Seeds {
         Ok(Self { pending, next: AtomicUsize::new(0), failed: AtomicBool::new(false) })
     }
 
-    /// Where the seeds that are not finished are when training begins.
+    /// Returns the states of the unfinished seeds when training begins.
     pub fn pending(&self) -> &[State] {
         &self.pending
     }
 
-    /// Raised when a seed has failed.
+    /// Returns the flag that is set when a seed has failed.
     pub fn failed(&self) -> &AtomicBool {
         &self.failed
     }
 
-    /// Trains seeds that nobody has taken until none is left. Returns the state of the seed in which training was stopped.
+    /// Trains seeds that no worker has taken until none is left. Returns the state of the seed in
+    /// which training was stopped.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of training. Other workers then stop after the current round.
     pub fn work<E>(
         &self,
         mut train: impl FnMut(&mut State) -> Result<Outcome, E>,
@@ -66,9 +79,10 @@ impl Seeds {
         Ok(None)
     }
 
-    /// The seeds of the experiment that are finished when all workers have ended, some of them stopped in these states.
+    /// Returns the finished seeds of the experiment after all workers have ended. `stopped`
+    /// contains the states of stopped seeds.
     pub fn finished(&self, experiment: &Experiment, stopped: &[State]) -> Vec<u64> {
-        // Seeds that were taken and did not stop are finished; the rest was not taken.
+        // Seeds that were taken and did not stop are finished. The rest was not taken.
         let taken = self.next.load(Ordering::Relaxed).min(self.pending.len());
         let open = |seed: u64| stopped.iter().chain(&self.pending[taken..]).any(|state| state.seed == seed);
         experiment.seeds.iter().copied().filter(|&seed| !open(seed)).collect()
@@ -93,13 +107,13 @@ mod tests {
         algorithm = [{ kind = "fedavg" }]
     "#;
 
-    /// Seeds of which the second is finished and the third has two rounds behind it.
+    /// Returns seeds of which the second is finished and the third has trained two rounds.
     fn seeds(experiment: &Experiment) -> Seeds {
         let federation = experiment.data.load().unwrap();
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
         let saved = |seed: u64| {
-            let at = |round| State { round, ..State::new(seed, 1, &trainer) };
+            let at = |round| State { round, ..experiment.plan().start(seed, &trainer) };
             Ok(match seed {
                 2 => Some(at(5)),
                 3 => Some(at(2)),
@@ -110,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_seeds_are_passed_over_and_begun_ones_go_on() {
+    fn finished_seeds_are_skipped_and_unfinished_ones_continue() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let (seeds, mut trained) = (seeds(&experiment), Vec::new());
         let stopped: Result<_, ()> = seeds.work(|state| {
@@ -124,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_is_stopped_ends_the_work_and_those_behind_it_are_not_finished() {
+    fn a_stopped_seed_ends_the_work_and_later_seeds_are_not_finished() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
         let stopped: Result<_, ()> = seeds.work(|state| {
@@ -138,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_fails_tells_the_others() {
+    fn a_failed_seed_sets_the_flag_for_the_others() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
         assert!(seeds.work(|_| Err("a full disk")).is_err());

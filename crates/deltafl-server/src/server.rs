@@ -1,0 +1,438 @@
+//! The durable server: an experiment trained with devices that connect over a network.
+//!
+//! A server commits every finished round to its store. Started again with the same options, it continues where it was, and so
+//! does another server on the same database: one of them holds a lease and leads, the others stand by.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deltafl::data::{Federation, Split, WithinSplit};
+use deltafl::kernel::Isa;
+use deltafl::task::Task;
+use deltafl::trainer::LocalTrainer;
+use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::run_folder::{RunFolder, RunFolderError};
+use deltafl_data::seeds::Seeds;
+use deltafl_wire::contract::DataContract;
+use deltafl_wire::loopback;
+use deltafl_wire::roster::{Roster, RosterVersion};
+use tokio::runtime::Runtime;
+
+pub mod allocator;
+mod checks;
+mod config;
+mod deployment;
+mod error;
+mod initial_model;
+
+pub use checks::Undeployable;
+pub use config::ServerConfig;
+pub use error::ServerError;
+pub use initial_model::InitialModel;
+
+use crate::committer::RoundCommitter;
+use crate::engine::{Remote, Rules};
+use crate::listener::ConnectionLimits;
+use crate::live::Role;
+use crate::refusal::Refusal;
+use crate::roster_renewal::RenewalError;
+use crate::serve::{Host, Introduction, Setup};
+use deployment::Deployment;
+
+/// The roster of a server without certificates contains the devices of its data, and does not change.
+const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
+
+/// The model that a server trains, and the data for which it is.
+pub struct ServedModel<'a> {
+    /// Initialises w and names its tensors. Devices train by a trainer of their own.
+    pub trainer: &'a dyn LocalTrainer,
+    /// The contract of the data; `None` if devices bring their own trainer and data.
+    pub contract: Option<DataContract>,
+    /// The hash of the data that the run folder records.
+    pub data_hash: String,
+    /// The names of the devices of a server without certificates.
+    pub devices: Vec<String>,
+}
+
+impl<'a> ServedModel<'a> {
+    /// A model that devices train by their own trainer, on data that the server does not know.
+    pub fn of_devices(trainer: &'a dyn LocalTrainer, devices: impl IntoIterator<Item = String>) -> Self {
+        let devices = devices.into_iter().collect();
+        Self { trainer, contract: None, data_hash: String::new(), devices }
+    }
+
+    /// A model for data like `federation`, whose train devices are the devices of a server without certificates.
+    pub fn for_data(trainer: &'a dyn LocalTrainer, federation: &Federation, experiment: &Experiment) -> Self {
+        let train = federation.split(Split::Train).into_iter();
+        Self {
+            trainer,
+            contract: Some(contract_of(federation, experiment)),
+            data_hash: federation.hash().to_owned(),
+            devices: train.map(|device| federation.id(device).to_owned()).collect(),
+        }
+    }
+}
+
+/// The contract of data like `federation`, with the split of the devices' own examples that the experiment asks for.
+pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
+    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
+}
+
+/// The split of the devices' own examples that an experiment asks for.
+pub fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
+    match &experiment.data.split {
+        Some(SplitSection::Within(within)) => Some(*within),
+        _ => None,
+    }
+}
+
+/// An event of a server.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServerEvent<'a> {
+    /// Devices hold no examples out, so that nothing will be known of their error.
+    NothingHeldOut,
+    /// The keys of the authority are not here: devices enrol elsewhere, and rosters are signed there.
+    NoAuthorityKeys,
+    /// The roster expires soon, and the keys to sign another are not here.
+    RosterExpires {
+        /// Days until then.
+        days: u64,
+    },
+    /// The roster could not be renewed; it is tried again.
+    RosterNotRenewed {
+        /// The error.
+        error: &'a RenewalError,
+    },
+    /// The live page is served.
+    Page {
+        /// Its address.
+        url: &'a str,
+    },
+    /// Another server leads; this one stands by.
+    StandingBy,
+    /// Devices can connect.
+    Listening {
+        /// The address of the socket.
+        address: SocketAddr,
+        /// The devices for which the first round waits.
+        devices: usize,
+    },
+    /// A seed begins.
+    Begin {
+        /// The experiment.
+        experiment: &'a Experiment,
+        /// The seed.
+        seed: u64,
+        /// Rounds trained earlier.
+        done: u64,
+    },
+    /// A round is committed.
+    Round {
+        /// The record of the first track.
+        record: &'a RoundRecord,
+        /// The time of the round.
+        seconds: f64,
+    },
+    /// `summary.json` could not be written.
+    NoSummary {
+        /// The error.
+        error: &'a RunFolderError,
+    },
+    /// Requests were refused, by reason.
+    Refused {
+        /// Name and count of each reason.
+        counts: &'a [(&'static str, u64)],
+    },
+    /// All rounds are done; the server serves the models until it is stopped.
+    Staying,
+}
+
+/// A line for a person.
+impl fmt::Display for ServerEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingHeldOut => f.write_str(
+                "devices hold no examples out, and nothing will be known of their error: under [data] write \
+                 split = { within = { train = 0.8 } }",
+            ),
+            Self::NoAuthorityKeys => f.write_str(
+                "the authority's keys are not here: devices enrol elsewhere, and `deltafl certs roster` signs the roster",
+            ),
+            Self::RosterExpires { days } => write!(f, "the roster expires in {days} days; {}", error::SIGN),
+            Self::RosterNotRenewed { error } => write!(f, "the roster could not be renewed: {error}"),
+            Self::Page { url } => write!(f, "live page: {url}"),
+            Self::StandingBy => f.write_str("another server leads; standing by"),
+            Self::Listening { address, devices } => {
+                let noun = if *devices == 1 { "device" } else { "devices" };
+                write!(f, "listening on {address}; waiting for {devices} {noun}")
+            }
+            Self::Begin { seed, done, .. } => write!(f, "seed {seed} begins after {done} rounds"),
+            Self::Round { record, seconds } => {
+                let RoundRecord { seed, round, cohort, dropped, .. } = record;
+                let (round, stayed) = (round + 1, cohort - dropped);
+                write!(f, "seed {seed}, round {round}: {stayed} of {cohort} devices, {seconds:.1} s")
+            }
+            Self::NoSummary { error } => write!(f, "summary.json could not be written: {error}"),
+            Self::Refused { counts } => {
+                let counts: Vec<String> =
+                    counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+                write!(f, "refused: {}", counts.join(", "))
+            }
+            Self::Staying => f.write_str("all rounds are done; serving the models until stopped"),
+        }
+    }
+}
+
+/// A program that shows the events of a server.
+pub trait ServerListener: Send + Sync {
+    /// Handles an event, on any thread.
+    fn event(&self, event: &ServerEvent<'_>);
+}
+
+impl<F: Fn(&ServerEvent<'_>) + Send + Sync> ServerListener for F {
+    fn event(&self, event: &ServerEvent<'_>) {
+        self(event);
+    }
+}
+
+/// A server that trains an experiment with devices that connect.
+///
+/// `crates/deltafl-server/examples/embedded.rs` is a program with one.
+pub struct Server<'a> {
+    config: ServerConfig,
+    experiment: Experiment,
+    model: ServedModel<'a>,
+    plan: Plan,
+    rules: Rules,
+    out: PathBuf,
+}
+
+impl<'a> Server<'a> {
+    /// A server for an experiment. Nothing is opened before [`Self::run`].
+    pub fn new(
+        config: ServerConfig,
+        mut experiment: Experiment,
+        model: ServedModel<'a>,
+    ) -> Result<Self, ServerError> {
+        checks::check(&config, &experiment)?;
+        let certified = config.certs.is_some();
+        if model.devices.is_empty() && !certified {
+            return Err(ServerError::NoDevices);
+        }
+        // Deployed, sums are always secure.
+        experiment.secagg = SecureAggregation::Real;
+        experiment.schedule = Some(checks::schedule(&experiment)?);
+        experiment.resolved = Some(Resolved {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            data_hash: model.data_hash.clone(),
+            kernel: config.kernel.unwrap_or_else(Isa::detect),
+            compute: ComputedOn::default(),
+            params: model.trainer.num_params(),
+            population: None, // Devices do not report their number of examples.
+        });
+        let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(&experiment.name));
+        let plan = experiment.plan();
+        // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+        let devices = if certified { usize::MAX } else { model.devices.len() };
+        let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
+        let plan = plan.into_builder().held_out(held_out(&config, &model)).cohort(invited).build()?;
+        Ok(Self { config, experiment, model, plan, rules, out })
+    }
+
+    /// Checks whether an experiment may be deployed, as [`Self::new`] does.
+    pub fn check(config: &ServerConfig, experiment: &Experiment) -> Result<(), ServerError> {
+        Ok(checks::check(config, experiment)?)
+    }
+
+    /// The run folder.
+    pub fn folder(&self) -> &Path {
+        &self.out
+    }
+
+    /// Trains until all seeds are done, or `stop` is set: the server then ends after the current round.
+    ///
+    /// It blocks, and starts the threads of a tokio runtime of its own. Call it outside of a runtime.
+    pub fn run(
+        &self,
+        stop: &Arc<AtomicBool>,
+        listener: &Arc<dyn ServerListener>,
+    ) -> Result<Outcome, ServerError> {
+        let contract = self.model.contract.as_ref();
+        if !self.config.no_evaluation && contract.is_some_and(|contract| contract.split.is_none()) {
+            listener.event(&ServerEvent::NothingHeldOut);
+        }
+        let mut folder = open(&self.out, &self.experiment)?;
+        let runtime = Runtime::new().map_err(ServerError::Runtime)?;
+        let opened = Deployment::open(&self.config, &self.experiment, contract, &self.out, &**listener);
+        let deployment = runtime.block_on(opened)?;
+        let http = runtime.block_on(deployment.serve_http(&self.config))?;
+        if let Some((_, url)) = &http {
+            listener.event(&ServerEvent::Page { url });
+        }
+        let Some(lease) = runtime.block_on(deployment.lead(stop, &**listener))? else {
+            return Ok(Outcome::Stopped);
+        };
+        let trainer = self.model.trainer;
+        let seeds = Seeds::new(&self.experiment, trainer, |seed| {
+            let params = trainer.num_params();
+            deployment.run.begin(runtime.handle(), &mut folder, seed, params).map_err(ServerError::from)
+        })?;
+        let setup = self.setup(&deployment, &seeds)?;
+        let started = self.start(setup, &deployment, &**listener, Arc::clone(stop));
+        let (host, engine) = runtime.block_on(started)?;
+        let mut engine = engine.kept_in(deployment.run.journal(&lease));
+        if let Some((state, _)) = http {
+            let _ = state.refusals.set(host.refusals());
+        }
+        listener.event(&ServerEvent::Listening { address: host.address(), devices: self.rules.present });
+        let host = Arc::new(host);
+        let following = {
+            let _entered = runtime.enter();
+            deployment.follow(&host, listener)
+        };
+        let heard = |record: &RoundRecord, seconds: f64| {
+            allocator::return_free_memory();
+            listener.event(&ServerEvent::Round { record, seconds });
+        };
+        let mut committer =
+            RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
+        (committer.survey, committer.heard) = (!self.config.no_survey, &heard);
+        let first_run = self.first_run(host.runs())?;
+        let ended = self.train_all(&seeds, (&mut engine, first_run), committer, &**listener);
+        let finished = matches!(ended, Ok(Outcome::Finished));
+        if finished {
+            deployment.live.role(Role::Finished);
+        }
+        if finished && self.plan.held_out().is_some() {
+            match folder.summarise() {
+                // No device holds examples out.
+                Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
+                Err(error) => listener.event(&ServerEvent::NoSummary { error: &error }),
+            }
+        }
+        report_refusals(&host, &**listener);
+        if finished && self.config.stay {
+            listener.event(&ServerEvent::Staying);
+            while !stop.load(Ordering::Relaxed) && lease.is_held() {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+        runtime.block_on(async {
+            following.abort();
+            let _ = following.await;
+            if let Some(host) = Arc::into_inner(host) {
+                host.shut_down().await;
+            }
+            // The next server need not wait. If the database is gone, it waits until the lease expires.
+            let _ = lease.release().await;
+        });
+        ended
+    }
+
+    /// The setup of the gRPC side, with the introduction for devices that connect.
+    fn setup(&self, deployment: &Deployment, seeds: &Seeds) -> Result<Setup, ServerError> {
+        let mut session = [0; 16];
+        getrandom::fill(&mut session)?;
+        let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
+        let model = serde_json::to_string(self.experiment.model.spec()).expect("a model is plain values");
+        Ok(Setup {
+            address: self.config.listen,
+            protection: deployment.protection()?,
+            connections: ConnectionLimits::default(),
+            limits: self.config.limits(),
+            introduction: Introduction {
+                federation: deployment.federation.to_string(),
+                session,
+                experiment: self.experiment.name.clone(),
+                model,
+                params: self.model.trainer.num_params(),
+                open: self.experiment.is_open(),
+                contract: deployment.contract.clone(),
+            },
+            newest: tracks.map(|track| track.params.clone()).collect(),
+        })
+    }
+
+    async fn start(
+        &self,
+        setup: Setup,
+        deployment: &Deployment,
+        listener: &dyn ServerListener,
+        stop: Arc<AtomicBool>,
+    ) -> Result<(Host, Remote), ServerError> {
+        let roster = match deployment.roster(listener).await? {
+            Some(roster) => roster,
+            None => {
+                let names = self.model.devices.iter().map(String::as_str);
+                let signed = loopback::roster(LOOPBACK, names, |_| false)?;
+                loopback::signed(&Roster::decode(signed.bytes)?.with_runs(self.seeds()))
+            }
+        };
+        let mut host = Host::start(setup, &roster).await?;
+        let engine = host.engine(self.rules, stop).expect("asked for once");
+        Ok(match deployment.chain().await? {
+            Some(chain) => (host, engine.drawing_by(chain)),
+            None => (host, engine),
+        })
+    }
+
+    /// Number of seeds of the experiment.
+    fn seeds(&self) -> u64 {
+        self.experiment.seeds.iter().len() as u64
+    }
+
+    /// The run of the first seed: the seeds are the last of the runs that the authority has signed.
+    fn first_run(&self, signed: u64) -> Result<u64, ServerError> {
+        let seeds = self.seeds();
+        signed.checked_sub(seeds).ok_or(ServerError::TooFewRuns { signed, seeds })
+    }
+
+    /// Trains all seeds that are not done.
+    fn train_all(
+        &self,
+        seeds: &Seeds,
+        (engine, first_run): (&mut Remote, u64),
+        mut committer: RoundCommitter<'_>,
+        listener: &dyn ServerListener,
+    ) -> Result<Outcome, ServerError> {
+        let stopped = seeds.work(|state| {
+            let (seed, done) = (state.seed, state.round);
+            listener.event(&ServerEvent::Begin { experiment: &self.experiment, seed, done });
+            let place = self.experiment.seeds.iter().position(|&known| known == seed).unwrap_or(0);
+            engine.set_run(first_run + place as u64);
+            engine.resume(state)?;
+            match train_with(engine, &self.plan, state, committer.train_options(), &mut committer) {
+                // It waited for devices: no further round was begun.
+                Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
+                ended => ended.map_err(ServerError::from),
+            }
+        })?;
+        Ok(if stopped.is_some() { Outcome::Stopped } else { Outcome::Finished })
+    }
+}
+
+/// The task of the examples that devices hold out, if cohorts are asked about them.
+fn held_out(config: &ServerConfig, model: &ServedModel<'_>) -> Option<Task> {
+    let contract = model.contract.as_ref().filter(|_| !config.no_evaluation)?;
+    contract.split.map(|_| model.trainer.task())
+}
+
+/// The run folder: a new one, or the one of an earlier server.
+fn open(out: &Path, experiment: &Experiment) -> Result<RunFolder, RunFolderError> {
+    let begun = out.join("experiment.toml").exists();
+    if begun { RunFolder::resume(out, experiment) } else { RunFolder::create(out, experiment) }
+}
+
+fn report_refusals(host: &Host, listener: &dyn ServerListener) {
+    let counted = Refusal::ALL.map(|refusal| (refusal.name(), host.refused(refusal)));
+    let counts: Vec<(&'static str, u64)> = counted.into_iter().filter(|(_, count)| *count > 0).collect();
+    if !counts.is_empty() {
+        listener.event(&ServerEvent::Refused { counts: &counts });
+    }
+}

@@ -1,0 +1,126 @@
+//! The contribution of one device to the sum of one query.
+//!
+//! A simulated and a deployed device use the functions of this module, so that both add the same
+//! integers.
+
+use crate::evaluation::{self, Measure};
+use crate::exchange::Evaluation;
+use crate::memory::AlgorithmState;
+use crate::model::Score;
+use crate::params::UpdateCode;
+use crate::question::Ask;
+use crate::stream::Stream;
+use crate::superquantile::DeviceLoss;
+use crate::superquantile::private::QuantileQuery;
+use crate::task::Task;
+use crate::trainer::{LocalPlan, LocalTask, TrainerError, Worker};
+
+/// The contribution of a device to a sum, before anything is computed for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Contribution<'q> {
+    /// Zeros.
+    Nothing,
+    /// The loss of the device, in a step of a private quantile.
+    Loss(&'q QuantileQuery, DeviceLoss),
+    /// A local update.
+    Update {
+        /// How the device trains.
+        plan: &'q LocalPlan,
+        /// α_k·ω_k; NaN if the loss is not a number. Such an update is counted as refused.
+        weight: f64,
+    },
+    /// Histograms of the metrics over the examples that the device holds out.
+    Evaluation(&'q [Measure]),
+}
+
+impl<'q> Contribution<'q> {
+    /// Returns the contribution of a device of this weight α_k. `loss` is F_k(w), which must be
+    /// present if the query needs it.
+    ///
+    /// A device whose loss is not finite contributes nothing to a quantile.
+    pub(crate) fn new(ask: &'q Ask, weight: f64, loss: Option<f64>) -> Self {
+        match ask {
+            Ask::Quantile(query) => match loss.map(|loss| DeviceLoss::new(loss, weight)) {
+                Some(Ok(loss)) => Self::Loss(query, loss),
+                _ => Self::Nothing,
+            },
+            Ask::Update { weighting, plan } => {
+                let share = loss.map_or(1.0, |loss| weighting.share(loss));
+                let is_part = share > 0.0 || share.is_nan();
+                if is_part { Self::Update { plan, weight: weight * share } } else { Self::Nothing }
+            }
+            Ask::Evaluation(measures) => Self::Evaluation(measures),
+        }
+    }
+}
+
+/// Returns F_k(w): the mean loss of a device with this score over its examples.
+pub(crate) fn mean_loss(score: &Score, examples: u64) -> f64 {
+    score.loss / examples as f64
+}
+
+/// Adds the metrics of a device with this score over the examples that it holds out.
+pub(crate) fn add_evaluation(
+    measures: &[Measure],
+    task: Task,
+    score: &Score,
+    examples: u64,
+    sum: &mut [u64],
+) {
+    evaluation::answer(measures, task, &Evaluation::new(task, score, examples), sum);
+}
+
+/// Trains a device and adds its update to `sum`. Returns the new memory of the device if it differs
+/// from `own`.
+///
+/// An update that is not finite, or whose weight is NaN, is counted in the sum as refused: the server
+/// learns the number of refused updates and not their devices. The memory of such a device is
+/// unchanged.
+pub(crate) fn add_update(
+    code: &UpdateCode,
+    task: &LocalTask<'_>,
+    weight: f64,
+    own: Option<&AlgorithmState>,
+    stream: &mut Stream,
+    worker: &mut dyn Worker,
+    sum: &mut [u64],
+) -> Result<Option<AlgorithmState>, TrainerError> {
+    if weight.is_nan() {
+        UpdateCode::refuse(sum);
+        return Ok(None);
+    }
+    let mut memory = own.cloned().unwrap_or_default();
+    let answer = worker.update(task, &mut memory, stream)?;
+    let is_added = add_answer(code, task, answer, weight, sum)?;
+    let is_new = own.is_some() || !memory.is_empty();
+    Ok((is_added && is_new).then_some(memory))
+}
+
+/// Adds the answer of a worker to `sum`: w_k, and the changes of the vectors that were sent beside w.
+/// Returns whether the update is in the sum. An update that is not finite is counted there instead.
+fn add_answer(
+    code: &UpdateCode,
+    task: &LocalTask<'_>,
+    answer: &[f32],
+    weight: f64,
+    sum: &mut [u64],
+) -> Result<bool, TrainerError> {
+    let (params, expected) = (task.params, task.params.len() * (1 + task.plan.sent()));
+    if answer.len() != expected {
+        let problem = format!("the trainer returned {} entries instead of {expected}", answer.len());
+        return Err(problem.into());
+    }
+    let (local, changes) = answer.split_at(params.len());
+    if changes.is_empty() {
+        return Ok(code.add(params, local, weight, sum).is_ok());
+    }
+    if code.clip().is_some() {
+        return Err("updates are clipped, but the clipping bound does not apply to vectors that are \
+                    sent beside w: use an algorithm that sends w alone"
+            .into());
+    }
+    let zero = vec![0.0; params.len()];
+    let mut parts = vec![(local, params)];
+    parts.extend(changes.chunks(params.len().max(1)).map(|change| (change, &zero[..])));
+    Ok(code.add_parts(&parts, weight, sum).is_ok())
+}
