@@ -1,8 +1,10 @@
-//! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it says so.
+//! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it prints
+//! a message.
 //!
-//! A round is what a run waits for: copies to the GPU, all local updates, their sum as integers, the copy back; the order of
-//! the next round is drawn meanwhile, as in a run. A whole round of Δ-FL begins with the losses of the cohort at a new w.
-//! Median of five.
+//! A round includes everything that a run waits for: uploads, all local updates, their integer sum
+//! and the download. The order of the next round is drawn concurrently, as in a run. A complete
+//! round of Δ-FL starts with the losses of the cohort at a new w. Each figure is the median of
+//! five.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +21,7 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_cuda::{Cache, Device, Gpu, Options};
+use deltafl_cuda::{Gpu, GpuDevice, GpuOptions, KernelCache};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -32,8 +34,8 @@ struct Cohort {
 }
 
 fn main() {
-    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
-    let device = match Device::open(0, cache) {
+    let cache = KernelCache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
+    let device = match GpuDevice::open(0, cache) {
         Ok(device) => device,
         Err(error) => return println!("no bench: {error}"),
     };
@@ -89,10 +91,10 @@ fn cohorts() -> Vec<Cohort> {
     ]
 }
 
-fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
+fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
     let params = initial(&cohort.spec, federation);
-    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
+    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), GpuOptions::default())?;
     let devices: Vec<(FederationIndex, f64)> =
         federation.devices().map(|k| (k, federation.example_count(k) as f64)).collect();
     let plan = LocalPlan {
@@ -103,7 +105,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
         proximal: 0.0,
         correction: None,
     };
-    // w moves from round to round, so that nothing is there before it is sent.
+    // w changes every round, so that every round uploads it.
     let moved: Params = params.as_slice().iter().map(|w| w + 1e-3).collect::<Vec<f32>>().into();
     let ids: Vec<FederationIndex> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &ids);
@@ -153,11 +155,11 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shakespeare's 4.29 million windows at four levels.
-fn evaluation(device: &Device) -> Result<(), Failure> {
+/// The 4.29 million windows of Shakespeare at four levels.
+fn evaluation(device: &GpuDevice) -> Result<(), Failure> {
     let (spec, federation) = (GRU.spec(), texts(1121, |_| 3827));
     let params = initial(&spec, &federation);
-    let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
+    let mut gpu = Gpu::new(device, &federation, &spec, params.len(), GpuOptions::default())?;
     let devices: Vec<FederationIndex> = federation.devices().collect();
     let four = [&params, &params, &params, &params];
     let all = blocks_of(&federation, &devices);

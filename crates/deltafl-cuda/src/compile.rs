@@ -1,7 +1,8 @@
-//! Kernels from source to machine code, and a cache of it on disk.
+//! Compilation of kernels to machine code, and its cache on disk.
 //!
-//! A file of the cache is named by the hash of all that decides its contents: the source with what it includes, the
-//! options, the architecture. It begins with the hash of what follows, so that a torn or altered file is compiled anew.
+//! The name of a cache file is a hash of everything that determines its contents: the source with
+//! its includes, the options and the architecture. The file starts with a hash of the rest, so that
+//! a truncated or modified file is recompiled.
 
 #![allow(unsafe_code)]
 
@@ -13,36 +14,36 @@ use cudarc::nvrtc::{Ptx, result, sys};
 
 use crate::GpuError;
 
-/// What sources include.
+/// The headers that sources include.
 const HEADERS: [(&str, &str); 3] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
 ];
 
-/// A source and the sizes it is compiled for.
+/// A source and the sizes for which it is compiled.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct KernelSource {
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
-    /// Macros.
+    /// The macros.
     pub(crate) sizes: Vec<(&'static str, usize)>,
 }
 
-/// Where compiled kernels are kept between runs; nowhere by default.
+/// The folder of compiled kernels. By default there is none.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct KernelCache {
     folder: Option<PathBuf>,
 }
 
-impl Cache {
-    /// A cache in a folder, which is made when it is needed.
+impl KernelCache {
+    /// Creates a cache in a folder. The folder is created on first use.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
 
-    /// The machine code of a source.
-    pub(crate) fn image(&self, source: &Source, capability: (i32, i32)) -> Result<Ptx, GpuError> {
+    /// Returns the machine code of a source.
+    pub(crate) fn image(&self, source: &KernelSource, capability: (i32, i32)) -> Result<Ptx, GpuError> {
         let options = options(source, capability);
         let file = self.folder.as_ref().map(|folder| folder.join(key(&source.full_text(), &options)));
         if let Some(image) = file.as_deref().and_then(read) {
@@ -50,15 +51,15 @@ impl Cache {
         }
         let image = compile(source, &options)?;
         if let Some(file) = file {
-            // A cache that cannot be written costs time, not the run.
+            // A cache that cannot be written costs time but does not fail the run.
             let _ = write(&file, &image);
         }
         Ok(Ptx::from_binary(image))
     }
 }
 
-impl Source {
-    /// The text with its headers in place.
+impl KernelSource {
+    /// Returns the text with its headers inserted.
     fn full_text(&self) -> String {
         let mut text = self.text.to_owned();
         for (name, header) in HEADERS.iter().rev() {
@@ -68,16 +69,16 @@ impl Source {
     }
 }
 
-/// The options of NVRTC.
-fn options(source: &Source, (major, minor): (i32, i32)) -> Vec<String> {
-    // Hopper's own instructions need the letter.
+/// Returns the options of NVRTC.
+fn options(source: &KernelSource, (major, minor): (i32, i32)) -> Vec<String> {
+    // Instructions specific to Hopper require the suffix.
     let letter = if (major, minor) == (9, 0) { "a" } else { "" };
     let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}{letter}"), "--std=c++17".to_owned()];
     options.extend(source.sizes.iter().map(|(name, value)| format!("-D{name}={value}")));
     options
 }
 
-/// The name of a file of the cache.
+/// Returns the name of a cache file.
 fn key(text: &str, options: &[String]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in options.iter().map(String::as_str).chain([text]) {
@@ -103,9 +104,9 @@ fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Compiles to machine code.
-fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, GpuError> {
-    // SAFETY: looks for a library by name and closes it.
+/// Compiles a source to machine code.
+fn compile(source: &KernelSource, options: &[String]) -> Result<Vec<u8>, GpuError> {
+    // SAFETY: searches for a library by name and closes it.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuError::NoCompiler { kernels: source.name });
     }
@@ -127,7 +128,7 @@ struct Program(sys::nvrtcProgram);
 impl Program {
     fn image(&self) -> Result<Vec<u8>, result::NvrtcError> {
         let mut len = 0;
-        // SAFETY: the program is valid, and the vector is as long as NVRTC says.
+        // SAFETY: the program is valid, and the vector has the length that NVRTC reports.
         unsafe {
             sys::nvrtcGetCUBINSize(self.0, &raw mut len).result()?;
             let mut image = vec![0u8; len];
@@ -137,7 +138,7 @@ impl Program {
     }
 
     fn log(&self) -> String {
-        // SAFETY: the program is valid, and the log ends with a zero.
+        // SAFETY: the program is valid, and the log is zero-terminated.
         unsafe {
             result::get_program_log(self.0).map_or_else(
                 |error| format!("{error:?}"),
@@ -149,7 +150,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: nothing uses the program any more.
+        // SAFETY: nothing uses the program after this.
         let _ = unsafe { result::destroy_program(self.0) };
     }
 }
@@ -159,12 +160,12 @@ mod tests {
     use super::*;
     use crate::model::every_source;
 
-    /// Whether NVRTC can be loaded; a machine without it says so and passes over.
+    /// Returns true if NVRTC can be loaded. Otherwise prints that the test is skipped.
     fn has_compiler() -> bool {
-        // SAFETY: looks for a library by name and closes it.
+        // SAFETY: searches for a library by name and closes it.
         let present = unsafe { sys::is_culib_present() };
         if !present {
-            eprintln!("passed over: NVRTC is not on this machine");
+            eprintln!("skipped: this machine has no NVRTC");
         }
         present
     }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_stands_where_it_is_included() {
+    fn headers_are_inserted_at_their_include() {
         for source in every_source() {
             let text = source.full_text();
             assert!(text.contains("struct Task") && !text.contains("#include"), "{}", source.name);
@@ -189,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn source_options_and_architecture_decide_the_key() {
-        let source = Source { name: "a", text: "x", sizes: vec![("N", 1)] };
+    fn source_options_and_architecture_determine_the_key() {
+        let source = KernelSource { name: "a", text: "x", sizes: vec![("N", 1)] };
         let base = key("x", &options(&source, (9, 0)));
         assert_eq!(base, key("x", &options(&source, (9, 0))));
         assert_ne!(base, key("y", &options(&source, (9, 0))));
         assert_ne!(base, key("x", &options(&source, (10, 0))));
-        assert_ne!(base, key("x", &options(&Source { sizes: vec![("N", 2)], ..source }, (9, 0))));
+        assert_ne!(base, key("x", &options(&KernelSource { sizes: vec![("N", 2)], ..source }, (9, 0))));
     }
 
     #[test]
-    fn an_altered_file_of_the_cache_is_not_used() {
+    fn a_modified_cache_file_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a").join("k.cubin");
         write(&file, b"machine code").unwrap();

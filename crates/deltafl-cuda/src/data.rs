@@ -1,8 +1,8 @@
-//! The federation in the GPU's memory.
+//! The federation in GPU memory.
 //!
-//! A federation that fits is uploaded once, column by column as it lies in memory, and shared by all runs. Of one that
-//! does not fit, the devices of a cohort are uploaded when they are asked for. Either way a device is an offset into
-//! the columns, and an example is offset + i: a row of a table, or the start of a window of text.
+//! A federation that fits is uploaded once, column by column, and shared by all runs. For a larger
+//! one, the devices of a cohort are uploaded on demand. In both cases a device is an offset into
+//! the columns, and example i is at offset + i: a row of a table, or the start of a window of text.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use deltafl::data::{Federation, FederationIndex, InputColumn, InputKind, TargetColumn};
 
 use crate::GpuError;
-use crate::device::{Device, Kernel};
+use crate::device::{GpuDevice, Kernel};
 use crate::launch::{Arg, Grid, launch, pointer};
 use crate::sums;
 
-/// A column of the GPU.
+/// An input column in GPU memory.
 pub(crate) enum Inputs {
     Bytes(CudaSlice<u8>),
     Dense(CudaSlice<f32>),
@@ -24,14 +24,14 @@ pub(crate) enum Inputs {
     Text(CudaSlice<u8>),
 }
 
-/// The columns of some devices in the GPU's memory.
-pub(crate) struct Columns {
+/// The columns of some devices in GPU memory.
+pub(crate) struct GpuColumns {
     inputs: Inputs,
     labels: CudaSlice<u16>,
     stream: Arc<CudaStream>,
 }
 
-/// What is the same for all devices: normalisation and word vectors.
+/// The data shared by all devices: normalisation and word vectors.
 pub(crate) struct Constants {
     scale: CudaSlice<f32>,
     shift: CudaSlice<f32>,
@@ -39,34 +39,34 @@ pub(crate) struct Constants {
     stream: Arc<CudaStream>,
 }
 
-/// The federation, in the GPU's memory or on its way there.
+/// The federation, resident in GPU memory or streamed.
 pub(crate) struct Data<'a> {
     federation: &'a Federation,
-    /// Copies run on a stream of their own, beside the kernels.
+    /// The stream of copies, concurrent with the kernels.
     stream: Arc<CudaStream>,
     clamp: Clamp,
     constants: Constants,
-    /// Bytes of columns that may be resident.
+    /// The number of bytes that resident columns may take.
     limit: u64,
-    resident: Option<Columns>,
+    resident: Option<GpuColumns>,
 }
 
-/// Devices whose columns are in the GPU's memory, for one wave of work.
+/// The devices whose columns are in GPU memory during one wave of work.
 pub(crate) struct Placed<'a> {
     /// The columns, unless they are the resident ones.
-    streamed: Option<Columns>,
+    streamed: Option<GpuColumns>,
     pub(crate) offsets: Offsets<'a>,
 }
 
-/// Where devices begin in the columns.
+/// The offsets of devices in the columns.
 pub(crate) enum Offsets<'a> {
-    /// Every device, where it begins in the federation.
+    /// Every device, at its offset in the federation.
     Resident(&'a Federation),
     Streamed(HashMap<FederationIndex, u64>),
 }
 
 impl Offsets<'_> {
-    /// Where a device begins; `None` where it is not in the columns.
+    /// Returns the offset of a device, or `None` if it is not in the columns.
     pub(crate) fn get(&self, device: FederationIndex) -> Option<u64> {
         match self {
             Self::Resident(federation) => Some(federation.offset(device)),
@@ -76,15 +76,15 @@ impl Offsets<'_> {
 }
 
 impl Placed<'_> {
-    /// Whether all of these devices are among them.
+    /// Returns true if the columns contain all of these devices.
     pub(crate) fn holds(&self, devices: &[FederationIndex]) -> bool {
         devices.iter().all(|&device| self.offsets.get(device).is_some())
     }
 }
 
 impl<'a> Data<'a> {
-    /// Uploads a federation whose columns take at most `limit` bytes; a larger one is streamed.
-    pub(crate) fn new(device: &Device, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
+    /// Uploads a federation whose columns take at most `limit` bytes. A larger one is streamed.
+    pub(crate) fn new(device: &GpuDevice, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
         let stream = device.stream()?;
         if matches!(federation.target_column(), TargetColumn::Many(_) | TargetColumn::Values(_)) {
             return Err(GpuError::Targets);
@@ -107,7 +107,7 @@ impl<'a> Data<'a> {
         Ok(data)
     }
 
-    /// Whether the whole federation is in the GPU's memory.
+    /// Returns true if the whole federation is in GPU memory.
     pub(crate) fn is_resident(&self) -> bool {
         self.resident.is_some()
     }
@@ -116,7 +116,7 @@ impl<'a> Data<'a> {
         &self.constants
     }
 
-    /// Consecutive parts of a list of devices, each of which fits.
+    /// Splits a list of devices into consecutive parts that fit.
     pub(crate) fn parts(&self, devices: &[FederationIndex]) -> Vec<Range<usize>> {
         if self.is_resident() {
             return std::iter::once(0..devices.len()).collect();
@@ -124,27 +124,28 @@ impl<'a> Data<'a> {
         parts(self.sizes(devices), self.stretch())
     }
 
-    /// Whether these devices are one part.
+    /// Returns true if these devices form one part.
     pub(crate) fn is_one_part(&self, devices: &[FederationIndex]) -> bool {
         self.sizes(devices).sum::<u64>() <= self.stretch()
     }
 
-    /// Bytes of the columns of each device.
+    /// Returns the bytes of the columns of each device.
     fn sizes(&self, devices: &[FederationIndex]) -> impl Iterator<Item = u64> {
-        devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation))
+        devices.iter().map(|&k| Ranges::for_device(self.federation, k).bytes(self.federation))
     }
 
-    /// Bytes of a part: while one is read the next may be on its way. An example of a part has a number of 32 bits.
+    /// Returns the largest size of a part in bytes. The next part may be uploaded while one is
+    /// read. Examples of a part have 32-bit numbers.
     fn stretch(&self) -> u64 {
         (self.limit / 2).min(u32::MAX.into())
     }
 
-    /// Brings the columns of these devices into the GPU's memory.
+    /// Uploads the columns of these devices.
     pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<Placed<'a>, GpuError> {
         if self.is_resident() {
             return Ok(Placed { streamed: None, offsets: Offsets::Resident(self.federation) });
         }
-        let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::of(self.federation, k)).collect();
+        let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::for_device(self.federation, k)).collect();
         let mut next = 0;
         let offset = |(&k, range): (&FederationIndex, &Ranges)| {
             let rows = range.examples.end - range.examples.start;
@@ -155,17 +156,17 @@ impl<'a> Data<'a> {
         Ok(Placed { streamed: Some(self.upload(&ranges)?), offsets })
     }
 
-    /// The columns in which devices were placed.
-    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c Columns {
+    /// Returns the columns that contain the placed devices.
+    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c GpuColumns {
         match (&placed.streamed, &self.resident) {
             (Some(columns), _) | (None, Some(columns)) => columns,
             (None, None) => {
-                unreachable!("devices are placed in columns of their own unless all are resident")
+                unreachable!("devices have separate columns unless the federation is resident")
             }
         }
     }
 
-    fn upload(&self, ranges: &[Ranges]) -> Result<Columns, GpuError> {
+    fn upload(&self, ranges: &[Ranges]) -> Result<GpuColumns, GpuError> {
         let (federation, stream) = (self.federation, &self.stream);
         let inputs = match federation.inputs() {
             InputColumn::Bytes(values) => Inputs::Bytes(gathered(stream, values, ranges)?),
@@ -179,7 +180,7 @@ impl<'a> Data<'a> {
             TargetColumn::Few(labels) => gathered(stream, labels, &rows)?,
             TargetColumn::Many(_) | TargetColumn::Values(_) => return Err(GpuError::Targets),
         };
-        let columns = Columns { inputs, labels, stream: stream.clone() };
+        let columns = GpuColumns { inputs, labels, stream: stream.clone() };
         self.clamp.apply(&columns, federation)?;
         // Other streams may read the columns from here on.
         stream.synchronize()?;
@@ -187,8 +188,8 @@ impl<'a> Data<'a> {
     }
 }
 
-impl Columns {
-    /// The address of the inputs.
+impl GpuColumns {
+    /// Returns the address of the inputs.
     pub(crate) fn inputs(&self) -> Arg {
         match &self.inputs {
             Inputs::Bytes(values) | Inputs::Text(values) => pointer(values, &self.stream),
@@ -197,7 +198,7 @@ impl Columns {
         }
     }
 
-    /// The address of the labels.
+    /// Returns the address of the labels.
     pub(crate) fn labels(&self) -> Arg {
         pointer(&self.labels, &self.stream)
     }
@@ -222,23 +223,23 @@ impl Constants {
         Ok(Self { scale, shift, vectors, stream: stream.clone() })
     }
 
-    /// The factor of each feature.
+    /// Returns the factor of each feature.
     pub(crate) fn scale(&self) -> Arg {
         pointer(&self.scale, &self.stream)
     }
 
-    /// What is added to each feature.
+    /// Returns the offset of each feature.
     pub(crate) fn shift(&self) -> Arg {
         pointer(&self.shift, &self.stream)
     }
 
-    /// The frozen word vectors.
+    /// Returns the frozen word vectors.
     pub(crate) fn vectors(&self) -> Arg {
         pointer(&self.vectors, &self.stream)
     }
 }
 
-/// Kernels that bring what is out of range back into it, as reading on the CPU does.
+/// Kernels that clamp values to their range, as the CPU does when it reads them.
 struct Clamp {
     bytes: Kernel,
     shorts: Kernel,
@@ -246,7 +247,7 @@ struct Clamp {
 }
 
 impl Clamp {
-    fn apply(&self, columns: &Columns, federation: &Federation) -> Result<(), GpuError> {
+    fn apply(&self, columns: &GpuColumns, federation: &Federation) -> Result<(), GpuError> {
         let (grid, stream) = (Grid { blocks: (1024, 1), threads: 256 }, &columns.stream);
         let highest = |count: usize| Arg::U32(count.saturating_sub(1) as u32);
         match (&columns.inputs, federation.kind()) {
@@ -285,7 +286,7 @@ impl Ranges {
         Self { examples: 0..entries / width.max(1), width }
     }
 
-    fn of(federation: &Federation, device: FederationIndex) -> Self {
+    fn for_device(federation: &Federation, device: FederationIndex) -> Self {
         let (start, count) = (federation.offset(device), federation.example_count(device));
         let rows = match federation.kind() {
             InputKind::Windows { len, .. } => count + len as u64,
@@ -294,7 +295,7 @@ impl Ranges {
         Self { examples: start..start + rows, width: width(federation) }
     }
 
-    /// The same rows of the column of labels.
+    /// Returns the same rows of the column of labels.
     fn labels(&self) -> Self {
         Self { examples: self.examples.clone(), width: 1 }
     }
@@ -313,7 +314,7 @@ impl Ranges {
     }
 }
 
-/// Entries of the input column per row.
+/// Returns the entries of the input column per row.
 fn width(federation: &Federation) -> u64 {
     match federation.kind() {
         InputKind::Bytes { dim } | InputKind::Dense { dim } => dim as u64,
@@ -322,7 +323,7 @@ fn width(federation: &Federation) -> u64 {
     }
 }
 
-/// Copies parts of a column into the GPU's memory, one behind the other.
+/// Copies parts of a column to GPU memory, contiguously.
 fn gathered<T: DeviceRepr + ValidAsZeroBits>(
     stream: &Arc<CudaStream>,
     column: &[T],
@@ -341,7 +342,8 @@ fn gathered<T: DeviceRepr + ValidAsZeroBits>(
     Ok(slice)
 }
 
-/// Cuts a list of sizes into consecutive parts of at most `limit`; what is larger goes alone.
+/// Splits a list of sizes into consecutive parts of at most `limit`. A larger entry forms its own
+/// part.
 fn parts(sizes: impl Iterator<Item = u64>, limit: u64) -> Vec<Range<usize>> {
     let (mut parts, mut start, mut total, mut count) = (Vec::new(), 0, 0, 0);
     for (i, size) in sizes.enumerate() {
@@ -373,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_of_a_device_of_windows_hold_its_last_label() {
+    fn the_rows_of_a_device_with_windows_include_its_last_label() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 5 }, 5);
         builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
         builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..7);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(1)).entries(), 4..7);
         assert_eq!(Ranges::whole(&federation).entries(), 0..7);
-        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 4);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(0)).bytes(&federation), 4);
     }
 
     #[test]
@@ -389,7 +391,7 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 5.0, 3.0, 5.0]), &[0, 1]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Dense(&[100.0, 5.0]), &[1]).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..6);
-        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 2 * (2 * 4 + 2));
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(1)).entries(), 4..6);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(0)).bytes(&federation), 2 * (2 * 4 + 2));
     }
 }

@@ -1,22 +1,22 @@
-//! A GPU: opened once, shared by every run on it.
+//! A GPU, opened once and shared by all runs on it.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result, sys};
 
 use crate::GpuError;
-use crate::compile::{Cache, Source};
+use crate::compile::{KernelCache, KernelSource};
 
 /// A GPU.
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct GpuDevice {
     context: Arc<CudaContext>,
     name: String,
     capability: (i32, i32),
-    cache: Cache,
+    cache: KernelCache,
 }
 
-/// A compiled source, loaded.
+/// A compiled and loaded source.
 pub(crate) struct Module {
     module: Arc<CudaModule>,
     stream: Arc<CudaStream>,
@@ -29,17 +29,23 @@ pub(crate) struct Kernel {
     pub(crate) shared: u32,
 }
 
-impl Device {
-    /// Opens GPU `ordinal`. Compiled kernels are kept in `cache`.
-    pub fn open(ordinal: usize, cache: Cache) -> Result<Self, GpuError> {
+impl GpuDevice {
+    /// Opens GPU `ordinal`. Compiled kernels are stored in `cache`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no driver, or no GPU with this number.
+    pub fn open(ordinal: usize, cache: KernelCache) -> Result<Self, GpuError> {
         let count = Self::count()?;
         if ordinal >= count {
             return Err(GpuError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal)?;
-        // Every run has one stream of its own and shares nothing that changes: no event need be recorded per buffer.
+        // Every run has its own stream and shares only constant data, so no events per buffer are
+        // needed.
         #[allow(unsafe_code)]
-        // SAFETY: buffers are used on the stream that allocated them; shared ones are complete before they are shared.
+        // SAFETY: buffers are used on the stream that allocated them. Shared buffers are complete
+        // before they are shared.
         unsafe {
             context.disable_event_tracking();
         }
@@ -47,10 +53,10 @@ impl Device {
         Ok(Self { context, name, capability, cache })
     }
 
-    /// Number of GPUs that the driver sees.
+    /// Returns the number of GPUs that the driver reports.
     pub fn count() -> Result<usize, GpuError> {
         #[allow(unsafe_code)]
-        // SAFETY: looks for a library by name and closes it.
+        // SAFETY: searches for a library by name and closes it.
         let present = unsafe { sys::is_culib_present() };
         if !present {
             return Err(GpuError::NoDriver);
@@ -61,41 +67,41 @@ impl Device {
         Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
     }
 
-    /// What the driver calls it.
+    /// Returns the name that the driver reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its compute capability.
+    /// Returns the compute capability.
     pub fn capability(&self) -> (i32, i32) {
         self.capability
     }
 
-    /// Bytes free and in all.
+    /// Returns the free and total memory in bytes.
     pub fn memory(&self) -> Result<(u64, u64), GpuError> {
         let (free, total) = self.context.mem_get_info()?;
         Ok((free as u64, total as u64))
     }
 
-    /// Streaming multiprocessors.
+    /// Returns the number of streaming multiprocessors.
     pub(crate) fn multiprocessors(&self) -> Result<u32, GpuError> {
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         Ok(u32::try_from(self.context.attribute(attribute)?).unwrap_or(1))
     }
 
-    /// Shared memory that a block may have.
+    /// Returns the shared memory that a block may use.
     pub(crate) fn shared_memory(&self) -> Result<u32, GpuError> {
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         Ok(u32::try_from(self.context.attribute(attribute)?).unwrap_or(0))
     }
 
-    /// A stream of its own.
+    /// Creates a stream.
     pub(crate) fn stream(&self) -> Result<Arc<CudaStream>, GpuError> {
         Ok(self.context.new_stream()?)
     }
 
-    /// Compiles a source, or takes it from the cache, and loads it.
-    pub(crate) fn load(&self, source: &Source, stream: &Arc<CudaStream>) -> Result<Module, GpuError> {
+    /// Compiles a source, or reads it from the cache, and loads it.
+    pub(crate) fn load(&self, source: &KernelSource, stream: &Arc<CudaStream>) -> Result<Module, GpuError> {
         let image = self.cache.image(source, self.capability)?;
         let module = self.context.load_module(image)?;
         Ok(Module { module, stream: stream.clone() })
@@ -103,7 +109,7 @@ impl Device {
 }
 
 impl Module {
-    /// A kernel whose blocks have so much shared memory.
+    /// Returns a kernel whose blocks use this much shared memory.
     pub(crate) fn kernel(&self, name: &str, shared: u32) -> Result<Kernel, GpuError> {
         let function = self.module.load_function(name)?;
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -111,7 +117,7 @@ impl Module {
         Ok(Kernel { function, shared })
     }
 
-    /// A number that the source computes: the size of its shared memory, say.
+    /// Returns a constant that the source computes, for example the size of its shared memory.
     pub(crate) fn constant(&self, name: &str) -> Result<u32, GpuError> {
         let mut bytes = [0; 4];
         self.stream.memcpy_dtoh(&self.module.get_global(name, &self.stream)?, &mut bytes[..])?;

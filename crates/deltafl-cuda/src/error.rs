@@ -1,20 +1,20 @@
-//! Why a GPU cannot compute.
+//! The errors of GPU computing.
 
 use cudarc::driver::DriverError;
 
-/// Why a GPU cannot compute.
+/// The reason why a GPU cannot compute.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The driver's library is not on this machine.
+    /// The library of the driver was not found.
     #[error("no NVIDIA driver on this machine (libcuda was not found)")]
     NoDriver,
-    /// There is no such GPU.
-    #[error("there is no GPU {ordinal}; the driver sees {count}")]
+    /// There is no GPU with this number.
+    #[error("there is no GPU {ordinal}; the driver reports {count}")]
     NoDevice {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
-        /// GPUs that there are.
+        /// The number of GPUs.
         count: usize,
     },
     /// The GPU lacks instructions that the kernels use.
@@ -27,12 +27,12 @@ pub enum GpuError {
         name: String,
         /// The model.
         model: &'static str,
-        /// Its compute capability.
+        /// The compute capability of the GPU.
         got: (i32, i32),
-        /// The lowest that will do.
+        /// The required compute capability.
         needed: (i32, i32),
     },
-    /// Kernels have to be compiled and the compiler is not there.
+    /// Kernels must be compiled, but the compiler was not found.
     #[error(
         "NVRTC is not on this machine (libnvrtc was not found), and the kernels of model {kernels} are not in the cache; \
          install the CUDA toolkit or `pip install nvidia-cuda-nvrtc` and put its folder on LD_LIBRARY_PATH"
@@ -42,11 +42,11 @@ pub enum GpuError {
         kernels: &'static str,
     },
     /// A source does not compile.
-    #[error("NVRTC refused {kernels}:\n{log}")]
+    #[error("NVRTC rejected {kernels}:\n{log}")]
     Compile {
         /// The source.
         kernels: &'static str,
-        /// What NVRTC says.
+        /// The log of NVRTC.
         log: String,
     },
     /// There are no kernels for this model in this shape.
@@ -54,10 +54,10 @@ pub enum GpuError {
     Unsupported {
         /// The model.
         model: &'static str,
-        /// What about it.
+        /// The unsupported property.
         shape: String,
     },
-    /// There are no kernels for such targets.
+    /// There are no kernels for targets of this kind.
     #[error(
         "no GPU kernels for targets that are real numbers, nor for more than 65,536 classes; train with --compute cpu"
     )]
@@ -65,22 +65,22 @@ pub enum GpuError {
     /// The GPU has too little memory.
     #[error("the GPU has {free} bytes free; {what} needs {needed}")]
     Memory {
-        /// What for.
+        /// The purpose of the memory.
         what: &'static str,
-        /// Bytes needed.
+        /// The required bytes.
         needed: u64,
-        /// Bytes free.
+        /// The free bytes.
         free: u64,
     },
-    /// Parameters of the wrong length.
+    /// The parameters have the wrong length.
     #[error("the model has {expected} parameters, got {got}")]
     Length {
-        /// Parameters of the model.
+        /// The number of parameters of the model.
         expected: usize,
-        /// Parameters given.
+        /// The number of parameters passed.
         got: usize,
     },
-    /// The driver reports an error.
-    #[error("the CUDA driver reports {0}")]
+    /// The driver reported an error.
+    #[error("the CUDA driver reported {0}")]
     Driver(#[from] DriverError),
 }

@@ -1,4 +1,4 @@
-//! The GPU as a place where devices compute: forward passes and local updates of a cohort.
+//! The compute backend on a GPU: forward passes and local updates of a cohort.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,42 +14,43 @@ use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
 
-use crate::data::{Columns, Data, Offsets, Placed};
+use crate::data::{Data, GpuColumns, Offsets, Placed};
 use crate::memory::{Buffer, Mirror};
-use crate::model::{Scorer, Scores, Setup, Trainer, Updates};
-use crate::order::{self, Draws, Order, Orders};
+use crate::model::{KernelSetup, Scorer, Scores, Trainer, Updates};
+use crate::order::{self, DeviceDraws, Order, Orders};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
 use crate::wanted::{Wanted, distinct, positions, shared_params};
-use crate::{Device, GpuError};
+use crate::{GpuDevice, GpuError};
 
 /// Blocks of examples in one launch of a forward pass.
 const ITEMS: usize = 1 << 20;
 
-/// How a GPU is used.
+/// The options of a GPU backend.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Bytes of the GPU's memory for the federation and for a wave of updates, each; half of what is free by default.
+pub struct GpuOptions {
+    /// Bytes of GPU memory for the federation and for a wave of updates, each. Half of the free
+    /// memory by default.
     pub memory: Option<u64>,
 }
 
-/// One model on one GPU over one federation. Its work goes to a stream of its own: several of them share a GPU.
+/// One model on one GPU over one federation. It uses a separate stream, so several can share a GPU.
 pub struct Gpu<'a> {
-    device: Device,
+    device: GpuDevice,
     stream: Arc<CudaStream>,
     federation: &'a Federation,
     spec: ModelSpec,
-    /// What is predicted.
+    /// The prediction task.
     predicted: deltafl::task::Task,
-    /// d.
+    /// d: the number of parameters.
     len: usize,
     data: Arc<Data<'a>>,
     scorer: Option<Box<dyn Scorer>>,
-    /// The trainer, and the batch it was built for.
+    /// The trainer, and the batch size for which it was built.
     trainer: Option<(usize, Box<dyn Trainer>)>,
     memory: u64,
     params: Mirror<f32>,
-    /// The vectors that are in it.
+    /// The parameter vectors in that buffer.
     sent: Vec<Params>,
     tasks: Mirror<Task>,
     order: Mirror<u32>,
@@ -60,20 +61,26 @@ pub struct Gpu<'a> {
     errors: Mirror<u32>,
     /// The cohort of the next round, until it has been prepared.
     next: Vec<FederationIndex>,
-    /// Orders of the next round.
+    /// The orders of the next round.
     ahead: Orders,
-    /// The columns of a cohort that was uploaded before it was asked for.
+    /// The columns of a cohort that was uploaded in advance.
     ready: Option<Arc<Placed<'a>>>,
 }
 
 impl<'a> Gpu<'a> {
-    /// Uploads the federation and builds the kernels of the model's forward pass. `len` is the number of parameters.
+    /// Uploads the federation and builds the kernels of the forward pass. `len` is the number of
+    /// parameters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the GPU lacks memory, or if there are no kernels for the model or the
+    /// data.
     pub fn new(
-        device: &Device,
+        device: &GpuDevice,
         federation: &'a Federation,
         spec: &ModelSpec,
         len: usize,
-        options: Options,
+        options: GpuOptions,
     ) -> Result<Self, GpuError> {
         let half = device.memory()?.0 / 2;
         let memory = options.memory.unwrap_or(half).min(half);
@@ -81,13 +88,14 @@ impl<'a> Gpu<'a> {
         Self::over(device, data, federation, spec, len, memory)
     }
 
-    /// Another run on the same GPU over the same federation, which is uploaded once.
+    /// Creates another run on the same GPU over the same uploaded federation.
     pub fn beside(&self) -> Result<Self, GpuError> {
         let data = self.data.clone();
         Self::over(&self.device, data, self.federation, &self.spec, self.len, self.memory)
     }
 
-    /// So many runs side by side over one copy of the federation; they share the memory for waves of updates.
+    /// Creates several runs over one copy of the federation. They share the memory for waves of
+    /// updates.
     pub fn split(mut self, runs: usize) -> Result<Vec<Self>, GpuError> {
         self.memory /= runs.max(1) as u64;
         let others: Vec<Self> = (1..runs).map(|_| self.beside()).collect::<Result<_, _>>()?;
@@ -95,7 +103,7 @@ impl<'a> Gpu<'a> {
     }
 
     fn over(
-        device: &Device,
+        device: &GpuDevice,
         data: Arc<Data<'a>>,
         federation: &'a Federation,
         spec: &ModelSpec,
@@ -135,24 +143,27 @@ impl<'a> Gpu<'a> {
         Ok(gpu)
     }
 
-    /// The GPU.
-    pub fn device(&self) -> &Device {
+    /// Returns the GPU.
+    pub fn device(&self) -> &GpuDevice {
         &self.device
     }
 
-    /// Whether the whole federation is in the GPU's memory.
+    /// Returns true if the whole federation is in GPU memory.
     pub fn is_resident(&self) -> bool {
         self.data.is_resident()
     }
 
-    /// Whether these devices were uploaded before they were asked for.
+    /// Returns true if these devices were uploaded in advance.
     #[doc(hidden)]
     pub fn has_ready(&self, devices: &[FederationIndex]) -> bool {
         self.ready.as_ref().is_some_and(|ready| ready.holds(devices))
     }
 
-    /// Builds the kernels of local updates with batches of this size, so that the first round need not; says whether
-    /// the model can be trained so.
+    /// Builds the kernels of local updates with batches of this size before the first round.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are no kernels for such updates.
     pub fn prepare(&mut self, batch: usize) -> Result<(), GpuError> {
         if self.trainer.as_ref().is_none_or(|(built, _)| *built != batch) {
             self.trainer = Some((batch, self.setup().trainer(batch)?));
@@ -160,7 +171,7 @@ impl<'a> Gpu<'a> {
         Ok(())
     }
 
-    /// w_k of the last wave of updates, in the order of its tasks: what the sums were made of.
+    /// Returns w_k of the last wave of updates in the order of its tasks: the inputs of the sums.
     #[doc(hidden)]
     pub fn last_local(&self, tasks: usize) -> Result<Vec<f32>, GpuError> {
         let mut local = self.stream.clone_dtoh(self.local.slice())?;
@@ -169,8 +180,8 @@ impl<'a> Gpu<'a> {
         Ok(local)
     }
 
-    fn setup(&self) -> Setup<'_> {
-        Setup {
+    fn setup(&self) -> KernelSetup<'_> {
+        KernelSetup {
             device: &self.device,
             stream: &self.stream,
             spec: &self.spec,
@@ -179,7 +190,7 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Sends vectors of parameters, one behind the other, unless they are there.
+    /// Uploads vectors of parameters, contiguously, unless they are already there.
     fn send_params(&mut self, params: &[&Params]) -> Result<(), GpuError> {
         let len = self.len;
         if self.sent.len() == params.len() && self.sent.iter().zip(params).all(|(a, b)| a.is_same(b)) {
@@ -196,7 +207,8 @@ impl<'a> Gpu<'a> {
         Ok(())
     }
 
-    /// Consecutive parts of a list of devices, each of which fits; one where all have been uploaded.
+    /// Splits a list of devices into consecutive parts that fit. There is one part if all are
+    /// uploaded.
     fn parts(&self, devices: &[FederationIndex]) -> Vec<Range<usize>> {
         if self.has_ready(devices) {
             return std::iter::once(0..devices.len()).collect();
@@ -204,7 +216,7 @@ impl<'a> Gpu<'a> {
         self.data.parts(devices)
     }
 
-    /// These devices in the GPU's memory.
+    /// Returns these devices in GPU memory.
     fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<Placed<'a>>, GpuError> {
         match &self.ready {
             Some(ready) if ready.holds(devices) => Ok(ready.clone()),
@@ -221,7 +233,7 @@ impl<'a> Gpu<'a> {
         for part in self.parts(&devices) {
             let placed = self.placed(&devices[part])?;
             let offsets = &placed.offsets;
-            // The blocks of a device stand together as a rule; where they do not, the device is placed again.
+            // The blocks of a device are usually consecutive. If not, the device is placed again.
             let here = rest.iter().take_while(|block| offsets.get(block.device).is_some()).count();
             let (now, later) = rest.split_at(here);
             rest = later;
@@ -235,12 +247,12 @@ impl<'a> Gpu<'a> {
         Ok(scores)
     }
 
-    /// Appends the scores of blocks whose devices are in the GPU's memory, vector by vector.
+    /// Appends the scores of blocks whose devices are in GPU memory, vector by vector.
     fn score_placed(
         &mut self,
         blocks: &[Block],
         offsets: &Offsets<'_>,
-        columns: &Columns,
+        columns: &GpuColumns,
         scores: &mut [Vec<Score>],
     ) -> Result<(), GpuError> {
         for blocks in blocks.chunks(ITEMS) {
@@ -292,7 +304,7 @@ impl<'a> Gpu<'a> {
             }
         };
         self.sums.start(sums.len())?;
-        // A sum over this many devices cannot wrap around (`UpdateCode`).
+        // A sum over this many devices cannot wrap (`UpdateCode`).
         let limit = 2f64.powi(62) / f64::from(key.members.max(1));
         let data = self.data.clone();
         let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(tasks.len());
@@ -320,13 +332,13 @@ impl<'a> Gpu<'a> {
                 for wave in here.chunks(self.wave()) {
                     self.train(key, wave, &placed.offsets, data.columns(&placed), limit)?;
                 }
-                // Columns of a part are freed only when nothing reads them any more.
+                // Columns of a part are freed only when no kernel reads them.
                 if Arc::strong_count(&placed) == 1 && !data.is_resident() {
                     self.stream.synchronize()?;
                 }
             }
         }
-        // Kept until the kernels that read them are done.
+        // Keep these until the kernels that read them are done.
         let _columns = self.look_ahead(key, tasks)?;
         let coded = self.sums.finish(sums.len())?;
         for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
@@ -335,8 +347,8 @@ impl<'a> Gpu<'a> {
         Ok(())
     }
 
-    /// Prepares the next round while the GPU works: draws the orders of its cohort and, where data is streamed, uploads it.
-    /// Returns the columns that were ready for this round.
+    /// Prepares the next round while the GPU works: draws the orders of its cohort, and uploads it
+    /// if data is streamed. Returns the columns that were ready for this round.
     fn look_ahead(
         &mut self,
         key: &RoundKey,
@@ -353,7 +365,7 @@ impl<'a> Gpu<'a> {
         Ok(self.ready.replace(Arc::new(next)))
     }
 
-    /// Tasks of a wave: as many as the memory holds.
+    /// Returns the number of tasks of a wave that fit in memory.
     fn wave(&self) -> usize {
         let beside = self.trainer.as_ref().map_or(0, |(_, trainer)| trainer.bytes_per_task());
         usize::try_from(self.memory / (4 * self.len as u64 + beside).max(1)).unwrap_or(usize::MAX).max(1)
@@ -365,7 +377,7 @@ impl<'a> Gpu<'a> {
         key: &RoundKey,
         wave: &[Wanted<'_>],
         offsets: &Offsets<'_>,
-        columns: &Columns,
+        columns: &GpuColumns,
         limit: f64,
     ) -> Result<(), GpuError> {
         let tasks = self.send_tasks(key, wave, offsets)?;
@@ -394,7 +406,8 @@ impl<'a> Gpu<'a> {
         self.sums.add(&trained, self.params.arg(), self.local.arg(), limit)
     }
 
-    /// Draws the orders of a wave and sends its tasks, largest first. Tasks of one device share its draws.
+    /// Draws the orders of a wave and uploads its tasks, largest first. Tasks of one device share
+    /// its draws.
     fn send_tasks(
         &mut self,
         key: &RoundKey,
@@ -414,7 +427,7 @@ impl<'a> Gpu<'a> {
                     Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),
                     None => {
                         let key = stream_key(self.federation.id(task.device));
-                        let draws = Draws { key, examples, offset };
+                        let draws = DeviceDraws { key, examples, offset };
                         (Order::ToDraw { draws, plan }, draws.len(plan))
                     }
                 };
@@ -445,7 +458,7 @@ impl<'a> Gpu<'a> {
     }
 }
 
-/// Where a device begins that has been placed.
+/// Returns the offset of a placed device.
 fn offset(offsets: &Offsets<'_>, device: FederationIndex) -> u64 {
     offsets.get(device).expect("a wave holds devices that have been placed")
 }
@@ -459,7 +472,7 @@ impl Compute for Gpu<'_> {
         self.predicted
     }
 
-    /// Remembers them: the next round is prepared while the GPU works on this one.
+    /// Stores the cohort of the next round, which is prepared while the GPU works on this one.
     fn prefetch(&mut self, devices: &[FederationIndex]) {
         self.next = devices.to_vec();
     }
@@ -474,7 +487,7 @@ impl Compute for Gpu<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        // Nothing corrects the steps of a GPU, and its devices remember nothing.
+        // The GPU kernels support neither corrections nor memory of devices.
         if let Some(name) =
             tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
         {

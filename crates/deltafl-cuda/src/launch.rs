@@ -1,4 +1,4 @@
-//! Kernel launches: the one place where a kernel meets its arguments.
+//! Kernel launches: the only place where arguments are passed to kernels.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::device::Kernel;
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg {
-    /// An address in the GPU's memory.
+    /// An address in GPU memory.
     Pointer(u64),
     U32(u32),
     U64(u64),
@@ -20,7 +20,7 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
-    /// The address of entry `i` of a buffer of T.
+    /// Returns the address of entry `i` of a buffer of T.
     pub(crate) fn offset<T>(self, i: usize) -> Self {
         match self {
             Self::Pointer(address) => Self::Pointer(address + (i * size_of::<T>()) as u64),
@@ -29,19 +29,19 @@ impl Arg {
     }
 }
 
-/// The address of a buffer.
+/// Returns the address of a buffer.
 pub(crate) fn pointer<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> Arg {
     Arg::Pointer(buffer.device_ptr(stream).0)
 }
 
-/// How many blocks of how many threads.
+/// The number of blocks and of threads per block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) blocks: (u32, u32),
     pub(crate) threads: u32,
 }
 
-/// Starts a kernel; nothing when there is no block. The arguments must be those of the kernel, in order.
+/// Launches a kernel, unless there are no blocks. The arguments must match the kernel, in order.
 pub(crate) fn launch(
     stream: &Arc<CudaStream>,
     kernel: &Kernel,
@@ -64,8 +64,8 @@ pub(crate) fn launch(
         block_dim: (grid.threads, 1, 1),
         shared_mem_bytes: kernel.shared,
     };
-    // SAFETY: every kernel of this crate reads and writes within the buffers that its caller sized for it; the tests on a
-    // GPU run them under the memory checker.
+    // SAFETY: every kernel of this crate accesses only the buffers that its caller sized for it.
+    // The tests run all kernels under the memory checker.
     unsafe { builder.launch(config)? };
     Ok(())
 }

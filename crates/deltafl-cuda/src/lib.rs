@@ -1,7 +1,8 @@
-//! Where devices compute: an NVIDIA GPU.
+//! The compute backend of Δ-FL on an NVIDIA GPU.
 //!
-//! A whole cohort trains inside one GPU. The federation is uploaded once; the server sends w and the order in which
-//! each device passes over its examples, and gets back the sum of the updates as integers modulo 2^64:
+//! A whole cohort trains within one GPU. The federation is uploaded once. Each round, the host
+//! uploads w and the order in which each device visits its examples, and receives the sum of the
+//! updates as integers modulo 2^64:
 //!
 //! ```text
 //! host    draws the order of every device (the keyed streams of the CPU), largest device first
@@ -10,12 +11,14 @@
 //! host    adds the sums of this GPU to those of others
 //! ```
 //!
-//! The CUDA driver and NVRTC are loaded when a [`Device`] is opened: a machine without them builds and runs everything
-//! else. Kernels are compiled for the sizes of the model at hand and cached on disk.
+//! The CUDA driver and NVRTC are loaded when a [`GpuDevice`] is opened. A machine without them
+//! builds and runs everything else. Kernels are compiled for the sizes of the model and cached on
+//! disk.
 //!
-//! The same bits come back whatever else runs on the GPU, since no result depends on the order of blocks: each device
-//! is trained by itself, and sums are sums of integers. Other kinds of GPU and the CPU round differently;
-//! `docs/src/reference/gpu.md` states the bounds of the difference, and the tests check them.
+//! Results do not depend on the order of blocks: each device is trained separately, and sums are
+//! sums of integers. Therefore a run has the same bits regardless of other work on the GPU. Other
+//! kinds of GPU and the CPU round differently. `docs/src/reference/gpu.md` states by how much, and
+//! the tests check it.
 
 mod compile;
 mod data;
@@ -31,8 +34,8 @@ mod sums;
 mod task;
 mod wanted;
 
-pub use compile::Cache;
-pub use device::Device;
+pub use compile::KernelCache;
+pub use device::GpuDevice;
 pub use error::GpuError;
-pub use gpu::{Gpu, Options};
+pub use gpu::{Gpu, GpuOptions};
 pub use place::{Place, UnknownPlace};

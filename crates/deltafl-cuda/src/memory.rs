@@ -1,4 +1,4 @@
-//! Buffers of the GPU that grow and are kept from round to round.
+//! GPU buffers that grow and are reused in later rounds.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, PinnedHostSli
 use crate::GpuError;
 use crate::launch::{Arg, pointer};
 
-/// Memory of the GPU, at least as long as it was asked to be.
+/// GPU memory with at least the requested length.
 pub(crate) struct Buffer<T> {
     stream: Arc<CudaStream>,
     slice: CudaSlice<T>,
@@ -20,12 +20,12 @@ impl<T: DeviceRepr + ValidAsZeroBits> Buffer<T> {
         Ok(Self { slice: stream.alloc_zeros(1)?, stream: stream.clone() })
     }
 
-    /// Makes room for so many entries; what was there may be lost.
+    /// Ensures room for `len` entries. The contents may be lost.
     pub(crate) fn reserve(&mut self, len: usize) -> Result<&mut Self, GpuError> {
         if self.slice.len() < len {
             let free = self.stream.context().mem_get_info()?.0 as u64;
             let needed = (len * size_of::<T>()) as u64;
-            // Given back first, so that both need not fit.
+            // Freed first, so that both need not fit.
             self.slice = self.stream.alloc_zeros(1)?;
             self.slice = self.stream.alloc_zeros(len).map_err(|error| {
                 if error.0 == cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
@@ -51,13 +51,13 @@ impl<T: DeviceRepr + ValidAsZeroBits> Buffer<T> {
     }
 }
 
-/// Memory of the GPU with a page-locked twin on the host, through which copies go.
+/// GPU memory with page-locked host memory for its copies.
 pub(crate) struct Mirror<T> {
     host: PinnedHostSlice<T>,
     buffer: Buffer<T>,
-    /// Comes behind the last copy out of the twin.
+    /// Recorded after the last copy out of the host memory.
     sent: CudaEvent,
-    /// Whether that copy has not been waited for.
+    /// Whether the host has not yet waited for that copy.
     sending: bool,
 }
 
@@ -67,13 +67,14 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
         Ok(Self { host: pinned(stream, 1)?, buffer: Buffer::new(stream)?, sent, sending: false })
     }
 
-    /// Has `write` fill so many entries on the host, and sends them.
+    /// Lets `write` fill the entries on the host, and uploads them.
     pub(crate) fn send(&mut self, len: usize, write: impl FnOnce(&mut [T])) -> Result<(), GpuError> {
         self.reserve(len)?;
         if len > 0 {
             let host = self.host_slice(len)?;
             write(host);
-            // SAFETY: the twin is not written before the event says that the copy is done.
+            // SAFETY: the host memory is not written before the event confirms that the copy is
+            // done.
             let host = unsafe { std::slice::from_raw_parts(host.as_ptr(), len) };
             let stream = self.buffer.stream.clone();
             stream.memcpy_htod(host, &mut self.buffer.slice.slice_mut(..len))?;
@@ -83,14 +84,14 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
         Ok(())
     }
 
-    /// Fetches so many entries, and waits for them.
+    /// Downloads this many entries and waits for them.
     pub(crate) fn receive(&mut self, len: usize) -> Result<&[T], GpuError> {
         self.fetch(len)?;
         self.buffer.stream.synchronize()?;
         Ok(&self.host.as_slice()?[..len])
     }
 
-    /// Fetches so many entries of each, and waits for them once. Both are of one stream.
+    /// Downloads this many entries of each buffer and waits once. Both buffers use the same stream.
     pub(crate) fn receive_with<'m, U: DeviceRepr + ValidAsZeroBits + Copy>(
         &'m mut self,
         other: &'m mut Mirror<U>,
@@ -101,7 +102,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
         Ok((&self.host.as_slice()?[..len], second))
     }
 
-    /// Starts to fetch so many entries.
+    /// Starts to download this many entries.
     fn fetch(&mut self, len: usize) -> Result<(), GpuError> {
         self.reserve(len)?;
         self.wait()?;
@@ -109,7 +110,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
         Ok(stream.memcpy_dtoh(&self.buffer.slice.slice(..len), &mut self.host.as_mut_slice()?[..len])?)
     }
 
-    /// Makes room for so many entries; what was there may be lost where it has to grow.
+    /// Ensures room for this many entries. The contents are lost if it grows.
     pub(crate) fn reserve(&mut self, len: usize) -> Result<(), GpuError> {
         if self.host.len() < len {
             self.wait()?;
@@ -144,17 +145,17 @@ impl<T> Mirror<T> {
 
 impl<T> Drop for Mirror<T> {
     fn drop(&mut self) {
-        // A copy may still read the twin, which is freed next.
+        // A copy may still read the host memory, which is freed next.
         let _ = self.wait();
     }
 }
 
-/// Page-locked memory that the host may read and write.
+/// Page-locked memory for the host.
 fn pinned<T: DeviceRepr + ValidAsZeroBits>(
     stream: &CudaStream,
     len: usize,
 ) -> Result<PinnedHostSlice<T>, GpuError> {
-    // SAFETY: every bit pattern is a value of T (`ValidAsZeroBits` types here are plain numbers and structs of them), and
-    // what is read has been written before.
+    // SAFETY: every bit pattern is valid for T, since `ValidAsZeroBits` types here are numbers and
+    // structs of numbers. All entries that are read have been written.
     Ok(unsafe { stream.context().alloc_pinned_with_flags(len, 0) }?)
 }

@@ -1,7 +1,7 @@
-//! The models that have kernels: one file of kernels and one line in [`MODELS`] each.
+//! The models with kernels: one kernel file and one line in [`MODELS`] each.
 //!
-//! A model gives a [`Trainer`] and a [`Scorer`]. Everything else, from the upload of the data to the sums of the updates,
-//! is the same for all of them.
+//! A model provides a [`Trainer`] and a [`Scorer`]. Everything else is shared, from the upload of
+//! the data to the sums of the updates.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use deltafl::data::Federation;
 use deltafl::model::{CONV_NET, GRU, LINEAR, LOGISTIC, LSTM, ModelDefinition, ModelSpec, PERCEPTRON};
 
 use crate::GpuError;
-use crate::compile::Source;
-use crate::data::{Columns, Constants};
-use crate::device::Device;
+use crate::compile::KernelSource;
+use crate::data::{Constants, GpuColumns};
+use crate::device::GpuDevice;
 use crate::launch::Arg;
 use crate::task::{Item, Task};
 
@@ -25,61 +25,61 @@ mod per_block;
 mod perceptron;
 
 /// Builds kernels that train with batches of at most this size.
-type BuildTrainer = fn(&Setup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
+type BuildTrainer = fn(&KernelSetup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
 /// Builds kernels that evaluate.
-type BuildScorer = fn(&Setup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
+type BuildScorer = fn(&KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
 
-/// A model's kernels.
-pub(crate) struct Entry {
-    /// Its entry in the table of models.
+/// The kernels of a model.
+pub(crate) struct ModelKernels {
+    /// The name of the model in an experiment file.
     definition: &'static ModelDefinition,
-    /// The lowest compute capability that has its instructions.
+    /// The lowest compute capability with its instructions.
     capability: (i32, i32),
     trainer: BuildTrainer,
     scorer: BuildScorer,
-    /// Its sources in the sizes of the paper, for the tests.
+    /// The sources in the sizes of the paper, for the tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test that compiles every source"))]
-    sources: fn() -> Vec<Source>,
+    sources: fn() -> Vec<KernelSource>,
 }
 
-/// Every model that has kernels.
-static MODELS: &[Entry] = &[
-    Entry {
+/// All models with kernels.
+static MODELS: &[ModelKernels] = &[
+    ModelKernels {
         definition: &CONV_NET,
         capability: (8, 0),
         trainer: conv_net::trainer,
         scorer: conv_net::scorer,
         sources: conv_net::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &GRU,
         capability: (9, 0),
         trainer: gru::trainer,
         scorer: gru::scorer,
         sources: gru::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LINEAR,
         capability: (8, 0),
         trainer: |setup, batch| linear::KERNELS.trainer(setup, batch),
         scorer: |setup| linear::KERNELS.scorer(setup),
         sources: linear::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LSTM,
         capability: (8, 0),
         trainer: lstm::trainer,
         scorer: lstm::scorer,
         sources: lstm::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &PERCEPTRON,
         capability: (8, 0),
         trainer: |setup, batch| perceptron::KERNELS.trainer(setup, batch),
         scorer: |setup| perceptron::KERNELS.scorer(setup),
         sources: perceptron::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LOGISTIC,
         capability: (8, 0),
         trainer: |setup, batch| logistic::KERNELS.trainer(setup, batch),
@@ -90,63 +90,63 @@ static MODELS: &[Entry] = &[
 
 /// Runs local updates.
 pub(crate) trait Trainer: Send {
-    /// Starts the local updates of all tasks, largest first; w_k of a task goes to its slot.
+    /// Starts the local updates of all tasks, largest first. w_k of a task is written to its slot.
     fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError>;
 
-    /// Bytes of the GPU's memory per task in flight, beside w_k.
+    /// Returns the bytes of GPU memory per concurrent task, in addition to w_k.
     fn bytes_per_task(&self) -> u64;
 }
 
 /// Runs forward passes.
 pub(crate) trait Scorer: Send {
-    /// Starts the forward passes of all items at all parameters. Loss and errors of item i at vector p go to entry
-    /// p·items + i.
+    /// Starts the forward passes of all items at all parameters. Loss and errors of item i at
+    /// vector p are written to entry p·items + i.
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError>;
 }
 
-/// What a model's kernels are built for.
+/// The model and data for which kernels are built.
 #[derive(Clone, Copy)]
-pub(crate) struct Setup<'a> {
-    pub(crate) device: &'a Device,
+pub(crate) struct KernelSetup<'a> {
+    pub(crate) device: &'a GpuDevice,
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) spec: &'a ModelSpec,
     pub(crate) federation: &'a Federation,
     pub(crate) constants: &'a Constants,
 }
 
-/// Local updates of a wave.
+/// The local updates of a wave.
 pub(crate) struct Updates<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) tasks: &'a [Task],
-    /// The tasks in the GPU's memory.
+    /// The tasks in GPU memory.
     pub(crate) task_list: Arg,
-    /// Vectors of parameters, one behind the other.
+    /// The vectors of parameters, contiguously.
     pub(crate) params: Arg,
     pub(crate) order: Arg,
-    pub(crate) columns: &'a Columns,
+    pub(crate) columns: &'a GpuColumns,
     pub(crate) constants: &'a Constants,
     /// w_k by slot.
     pub(crate) local: Arg,
 }
 
-/// Forward passes.
+/// A batch of forward passes.
 pub(crate) struct Scores<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) items: &'a [Item],
-    /// The items in the GPU's memory.
+    /// The items in GPU memory.
     pub(crate) item_list: Arg,
-    /// How many vectors of parameters.
+    /// The number of vectors of parameters.
     pub(crate) vectors: u32,
     pub(crate) params: Arg,
-    pub(crate) columns: &'a Columns,
+    pub(crate) columns: &'a GpuColumns,
     pub(crate) constants: &'a Constants,
     pub(crate) losses: Arg,
     pub(crate) errors: Arg,
 }
 
-impl<'a> Setup<'a> {
-    /// The line of the model.
-    fn entry(&self) -> Result<&'static Entry, GpuError> {
+impl<'a> KernelSetup<'a> {
+    /// Returns the table entry of the model.
+    fn entry(&self) -> Result<&'static ModelKernels, GpuError> {
         let model = self.spec.name();
         if self.spec.options().truth("intercept") == Ok(true) {
             return Err(self.unsupported("with an intercept"));
@@ -161,12 +161,12 @@ impl<'a> Setup<'a> {
         Ok(entry)
     }
 
-    /// Kernels that train with batches of at most this size.
+    /// Builds kernels that train with batches of at most this size.
     pub(crate) fn trainer(&self, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
         (self.entry()?.trainer)(self, batch)
     }
 
-    /// Kernels that evaluate.
+    /// Builds kernels that evaluate.
     pub(crate) fn scorer(&self) -> Result<Box<dyn Scorer>, GpuError> {
         (self.entry()?.scorer)(self)
     }
@@ -177,12 +177,12 @@ impl<'a> Setup<'a> {
         size.map(|size| size as usize).map_err(|error| self.unsupported(error.to_string()))
     }
 
-    /// There are no kernels for this shape.
+    /// Returns the error that there are no kernels for this shape.
     fn unsupported(&self, shape: impl Into<String>) -> GpuError {
         GpuError::Unsupported { model: self.spec.name(), shape: shape.into() }
     }
 
-    /// Refuses batches that are larger than the kernels take.
+    /// Rejects batches that are larger than the kernels support.
     fn check_batch(&self, batch: usize, most: usize) -> Result<(), GpuError> {
         if batch > most {
             return Err(self.unsupported(format!("with batches of {batch}: the kernels take at most {most}")));
@@ -190,8 +190,9 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// Loads a source and takes a kernel of it, with the shared memory that the source asks for.
-    fn kernel(&self, source: &Source, name: &str) -> Result<crate::device::Kernel, GpuError> {
+    /// Loads a source and returns one of its kernels, with the shared memory that the source
+    /// requires.
+    fn kernel(&self, source: &KernelSource, name: &str) -> Result<crate::device::Kernel, GpuError> {
         let module = self.device.load(source, self.stream)?;
         let shared = module.constant("memory_bytes")?;
         let most = self.device.shared_memory()?;
@@ -204,9 +205,9 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Every source, in the sizes of the paper.
+/// Returns every source in the sizes of the paper.
 #[cfg(test)]
-pub(crate) fn every_source() -> Vec<Source> {
+pub(crate) fn every_source() -> Vec<KernelSource> {
     let models = MODELS.iter().flat_map(|entry| (entry.sources)());
     models.chain([crate::sums::source()]).collect()
 }

@@ -1,7 +1,7 @@
-//! The order in which a device passes over its examples: the draws of the CPU, from the same keyed stream.
+//! The order in which a device visits its examples, drawn as on the CPU from the same keyed stream.
 //!
-//! An order depends on the seed, the round and the device, not on w: those of the next cohort are drawn by a thread of their
-//! own while the GPU trains this one ([`Orders`]).
+//! An order depends on the seed, the round and the device, but not on w. A separate thread draws
+//! the orders of the next cohort while the GPU trains this one ([`Orders`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,21 +13,21 @@ use deltafl::question::RoundKey;
 use deltafl::trainer::{LocalPlan, Work};
 use rayon::prelude::*;
 
-/// Draws that cost about as much as waking a thread.
+/// The number of draws that cost about as much as waking a thread.
 const WORTH_A_THREAD: usize = 1 << 12;
 
 /// A device's draws in a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draws {
-    /// What the stream depends on beside them: `device::stream_key` of the device.
+pub(crate) struct DeviceDraws {
+    /// The additional input of the stream: `device::stream_key` of the device.
     pub(crate) key: u64,
-    /// n_k.
+    /// n_k: the number of examples.
     pub(crate) examples: u32,
-    /// Where the examples begin in the columns of the GPU.
+    /// The offset of the examples in the GPU columns.
     pub(crate) offset: u32,
 }
 
-/// Entries of a pass, and passes. A run of steps is one pass over all their draws.
+/// Entries per pass and number of passes. A run of steps is one pass over all of its draws.
 pub(crate) fn passes(plan: &LocalPlan, examples: u32) -> (u32, u32) {
     match plan.work {
         Work::Epochs(epochs) => (examples, epochs),
@@ -35,20 +35,20 @@ pub(crate) fn passes(plan: &LocalPlan, examples: u32) -> (u32, u32) {
     }
 }
 
-impl Draws {
-    /// Entries in all.
+impl DeviceDraws {
+    /// Returns the total number of entries.
     pub(crate) fn len(&self, plan: &LocalPlan) -> usize {
         let (draws, passes) = passes(plan, self.examples);
         draws as usize * passes as usize
     }
 
-    /// Writes the places of the examples in the columns, in the order of `trainer::Sgd`.
+    /// Writes the positions of the examples in the columns, in the order of `trainer::Sgd`.
     pub(crate) fn write(&self, round: &RoundKey, plan: &LocalPlan, order: &mut [u32]) {
         let mut stream = update_stream(round, self.key);
         match plan.work {
             Work::Epochs(_) => {
                 for pass in order.chunks_exact_mut(self.examples.max(1) as usize) {
-                    // A shuffle of 0..n shifted by the offset is the shuffle of the shifted numbers.
+                    // A shuffle of 0..n plus the offset equals the shuffle of the shifted numbers.
                     pass.iter_mut().zip(self.offset..).for_each(|(entry, i)| *entry = i);
                     stream.shuffle(pass);
                 }
@@ -61,21 +61,21 @@ impl Draws {
     }
 }
 
-/// A device's order within the orders of a wave.
+/// The order of a device within a wave.
 pub(crate) enum Order<'a> {
-    /// Drawn ahead, counted from the device's first example.
+    /// Drawn in advance, relative to the device's first example.
     Drawn {
         drawn: &'a [u32],
         offset: u32,
     },
     ToDraw {
-        draws: Draws,
+        draws: DeviceDraws,
         plan: &'a LocalPlan,
     },
 }
 
 impl Order<'_> {
-    /// Entries.
+    /// Returns the number of entries.
     fn len(&self) -> usize {
         match self {
             Self::Drawn { drawn, .. } => drawn.len(),
@@ -83,7 +83,7 @@ impl Order<'_> {
         }
     }
 
-    /// Entries that have still to be drawn.
+    /// Returns the number of entries that remain to be drawn.
     fn to_draw(&self) -> usize {
         if matches!(self, Self::ToDraw { .. }) { self.len() } else { 0 }
     }
@@ -98,7 +98,7 @@ impl Order<'_> {
     }
 }
 
-/// Writes orders one behind the other, on all cores where that pays.
+/// Writes orders contiguously, on all cores if that is faster.
 pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]) {
     let mut rest = host;
     let mut parts = Vec::with_capacity(orders.len());
@@ -117,22 +117,22 @@ pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]
     }
 }
 
-/// Orders that were drawn before they were asked for: those of some devices in one round. A thread draws them, since that
-/// may take longer than the GPU needs for a round.
+/// Orders of some devices in one round, drawn in advance. A thread draws them, because this may
+/// take longer than the GPU needs for a round.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// Seed, round, and how devices train; `None` when nothing has been drawn.
+    /// Seed, round and plan, or `None` if nothing has been drawn.
     of: Option<(u64, u64, Work, usize)>,
     places: HashMap<FederationIndex, Range<usize>>,
-    /// Counted from the first example of each device.
+    /// Relative to the first example of each device.
     entries: Vec<u32>,
     thread: Option<Drawer>,
-    /// Whether the thread has the entries.
+    /// Whether the thread currently owns the entries.
     drawing: bool,
 }
 
 impl Orders {
-    /// Begins to draw the orders of some devices; those of before are forgotten.
+    /// Starts to draw the orders of some devices. Earlier orders are discarded.
     pub(crate) fn draw(
         &mut self,
         federation: &Federation,
@@ -149,7 +149,7 @@ impl Orders {
             if self.places.contains_key(&device) || examples == 0 {
                 continue;
             }
-            let draws = Draws { key: stream_key(federation.id(device)), examples, offset: 0 };
+            let draws = DeviceDraws { key: stream_key(federation.id(device)), examples, offset: 0 };
             let place = len..len + draws.len(plan);
             len = place.end;
             self.places.insert(device, place);
@@ -175,7 +175,7 @@ impl Orders {
         }
     }
 
-    /// The order of a device, where it has been drawn; [`Self::wait`] comes before.
+    /// Returns the order of a device, if it has been drawn. Call [`Self::wait`] first.
     pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: FederationIndex) -> Option<&[u32]> {
         let wanted = (round.seed, round.round, plan.work, plan.batch);
         let place = self.places.get(&device).filter(|_| self.of == Some(wanted))?;
@@ -183,11 +183,11 @@ impl Orders {
     }
 }
 
-/// Orders to draw, one behind the other.
+/// Orders to draw, contiguously.
 struct Job {
     round: RoundKey,
     plan: LocalPlan,
-    draws: Vec<Draws>,
+    draws: Vec<DeviceDraws>,
     entries: Vec<u32>,
 }
 
@@ -202,14 +202,14 @@ impl Job {
     }
 }
 
-/// A thread that draws; it ends when this is dropped.
+/// A thread that draws orders. It ends when this value is dropped.
 struct Drawer {
     jobs: Sender<Job>,
     drawn: Receiver<Vec<u32>>,
 }
 
 impl Drawer {
-    /// `None` where there can be no further thread.
+    /// `None` if no thread could be started.
     fn start() -> Option<Self> {
         let (jobs, jobs_of_thread) = channel::<Job>();
         let (drawn_of_thread, drawn) = channel();
@@ -225,7 +225,7 @@ impl Drawer {
     }
 
     fn send(&self, job: Job) {
-        self.jobs.send(job).expect("the thread lives as long as this");
+        self.jobs.send(job).expect("the thread lives as long as this value");
     }
 
     fn receive(&self) -> Vec<u32> {
@@ -246,14 +246,14 @@ mod tests {
     }
 
     fn drawn(work: Work, offset: u32) -> Vec<u32> {
-        let draws = Draws { key: 77, examples: 10, offset };
+        let draws = DeviceDraws { key: 77, examples: 10, offset };
         let mut order = vec![u32::MAX; draws.len(&plan(work))];
         draws.write(&ROUND, &plan(work), &mut order);
         order
     }
 
     #[test]
-    fn epochs_are_the_shuffles_of_the_cpu() {
+    fn epochs_match_the_shuffles_of_the_cpu() {
         let (mut stream, mut expected) = (update_stream(&ROUND, 77), Vec::new());
         for _ in 0..3 {
             let mut order: Vec<u32> = (0..10).collect();
@@ -265,21 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_the_draws_of_the_cpu() {
+    fn steps_match_the_draws_of_the_cpu() {
         let mut stream = update_stream(&ROUND, 77);
         let expected: Vec<u32> = (0..8).map(|_| stream.below(10) as u32 + 3).collect();
         assert_eq!(drawn(Work::Steps(2), 3), expected);
     }
 
     #[test]
-    fn orders_stand_one_behind_the_other_drawn_ahead_or_not() {
+    fn orders_are_contiguous_whether_drawn_in_advance_or_not() {
         let (plan, key) = (plan(Work::Epochs(2)), |device: u64| device * 11);
         let order = |k, examples, offset| {
-            let draws = Draws { key: key(k), examples, offset };
+            let draws = DeviceDraws { key: key(k), examples, offset };
             Order::ToDraw { draws, plan: &plan }
         };
         let mut drawn = vec![0; 6];
-        Draws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut drawn);
+        DeviceDraws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut drawn);
         for second in [order(2, 3, 40), Order::Drawn { drawn: &drawn, offset: 40 }] {
             let mut together = vec![0; 16];
             write_all(&ROUND, &[order(1, 5, 0), second], &mut together);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_drawn_ahead_serves_its_own_round_and_plan_alone() {
+    fn an_order_drawn_in_advance_is_used_only_for_its_round_and_plan() {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 2);
         for (name, count) in [("a", 5), ("b", 9)] {
             let labels = vec![0; count];
@@ -305,7 +305,7 @@ mod tests {
         orders.draw(&federation, &ROUND, &plan, &[second, second]);
         orders.wait();
         let mut expected = vec![0; 18];
-        Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
+        DeviceDraws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(0)), None, "it was not announced");
         assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, FederationIndex(1)), None);

@@ -1,4 +1,4 @@
-//! Updates turned to integers on the GPU, and their sums modulo 2^64 (`kernels/sums.cu`).
+//! Updates as integers on the GPU, and their sums modulo 2^64 (`kernels/sums.cu`).
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use cudarc::driver::CudaStream;
 use deltafl::params::UpdateCode;
 
 use crate::GpuError;
-use crate::compile::Source;
-use crate::device::{Device, Kernel};
+use crate::compile::KernelSource;
+use crate::device::{GpuDevice, Kernel};
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::{Buffer, Mirror};
 use crate::task::Trained;
@@ -15,11 +15,11 @@ use crate::task::Trained;
 /// Updates per block of the sum, as in the kernel.
 const PER_BLOCK: u32 = 16;
 
-pub(crate) fn source() -> Source {
-    Source { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
+pub(crate) fn source() -> KernelSource {
+    KernelSource { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
 }
 
-/// The sums of a call: one per query.
+/// The sums of a call, one per query.
 pub(crate) struct Sums {
     add_updates: Kernel,
     take_refused_back: Kernel,
@@ -31,8 +31,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// For updates of so many parameters.
-    pub(crate) fn new(device: &Device, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
+    /// Creates sums for updates of this many parameters.
+    pub(crate) fn new(device: &GpuDevice, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
         let module = device.load(&source(), stream)?;
         Ok(Self {
             add_updates: module.kernel("add_updates", 0)?,
@@ -45,14 +45,15 @@ impl Sums {
         })
     }
 
-    /// Starts sums of so many queries, all zero.
+    /// Starts this many sums, all zero.
     pub(crate) fn start(&mut self, queries: usize) -> Result<(), GpuError> {
         let len = queries * UpdateCode::len(self.params);
         self.sums.reserve(len)?;
         self.sums.clear(len)
     }
 
-    /// Adds updates whose w_k lie in `local`, sorted by query; `limit` is the largest magnitude of an entry.
+    /// Adds updates whose w_k are in `local`, sorted by query. `limit` is the largest magnitude of
+    /// an entry.
     pub(crate) fn add(
         &mut self,
         trained: &[Trained],
@@ -60,7 +61,7 @@ impl Sums {
         local: Arg,
         limit: f64,
     ) -> Result<(), GpuError> {
-        debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates come query by query");
+        debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates are sorted by query");
         let (count, len) = (trained.len(), Arg::U32(self.params as u32));
         self.trained.send(count, |host| host.copy_from_slice(trained))?;
         self.refused.reserve(count)?.clear(count)?;
@@ -76,7 +77,7 @@ impl Sums {
             self.refused.arg(),
         ];
         launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)?;
-        // Hardly ever is there one: few blocks, which look at a number and end.
+        // Rejected updates are rare, so few blocks suffice. They read a number and end.
         let blocks = (4, count as u32);
         let args = [self.trained.arg(), self.refused.arg(), params, local, len, self.sums.arg()];
         launch(&self.stream, &self.take_refused_back, Grid { blocks, threads: 256 }, &args)

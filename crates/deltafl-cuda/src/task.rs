@@ -1,4 +1,4 @@
-//! Tasks and items as the kernels read them (`kernels/common.cuh`, `kernels/sums.cu`).
+//! Tasks and items in the layout of the kernels (`kernels/common.cuh`, `kernels/sums.cu`).
 
 #![allow(unsafe_code)]
 
@@ -8,11 +8,11 @@ use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub(crate) struct Task {
-    /// First entry in the order.
+    /// The first entry in the order.
     pub(crate) order: u64,
-    /// Which vector of parameters it starts from.
+    /// The index of the parameter vector at the start.
     pub(crate) params: u32,
-    /// Entries of a pass.
+    /// The number of entries per pass.
     pub(crate) draws: u32,
     pub(crate) passes: u32,
     pub(crate) batch: u32,
@@ -22,18 +22,18 @@ pub(crate) struct Task {
     pub(crate) keep: f32,
     /// γμ.
     pub(crate) pull: f32,
-    /// Where w_k goes.
+    /// The slot of w_k.
     pub(crate) slot: u32,
 }
 
 impl Task {
-    /// Steps of SGD.
+    /// Returns the number of SGD steps.
     pub(crate) fn steps(&self) -> u64 {
         u64::from(self.draws.div_ceil(self.batch.max(1))) * u64::from(self.passes)
     }
 }
 
-/// Some consecutive examples of one device.
+/// Consecutive examples of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Item {
@@ -42,7 +42,7 @@ pub(crate) struct Item {
     pub(crate) unused: u32,
 }
 
-/// A local update that has been trained, and the sum it belongs to.
+/// A completed local update and the sum that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub(crate) struct Trained {
@@ -54,7 +54,7 @@ pub(crate) struct Trained {
     pub(crate) unused: u32,
 }
 
-// SAFETY: plain numbers in C layout, without padding; zeros are valid.
+// SAFETY: numbers in C layout without padding. Zeros are valid.
 unsafe impl DeviceRepr for Task {}
 // SAFETY: as above.
 unsafe impl ValidAsZeroBits for Task {}
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layouts_are_those_of_the_kernels() {
+    fn the_layouts_match_the_kernels() {
         assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (40, 16, 24));
     }
 

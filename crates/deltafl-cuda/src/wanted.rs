@@ -1,18 +1,18 @@
-//! The local updates that a call asks for, and the vectors of parameters that they start from.
+//! The local updates of a call, and the parameter vectors from which they start.
 
 use std::collections::HashSet;
 
 use deltafl::compute::UpdateTask;
 use deltafl::params::Params;
 
-/// A local update that is wanted, and which vector of parameters it starts from.
+/// A requested local update, and the index of its starting parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) task: UpdateTask<'a>,
     pub(crate) vector: u32,
 }
 
-/// The distinct vectors of parameters, and which of them each task starts from.
+/// Returns the distinct parameter vectors, and the index of the vector of each task.
 pub(crate) fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, Vec<u32>) {
     let mut params: Vec<&Params> = Vec::new();
     let vector = |task: &UpdateTask<'a>| {
@@ -26,11 +26,11 @@ pub(crate) fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, V
     (params, vectors)
 }
 
-/// Which of the vectors in the GPU's memory each task starts from; `None` where one is not there.
+/// Returns the index in GPU memory of each task's vector, or `None` if one is missing.
 pub(crate) fn positions<'a>(tasks: &[UpdateTask<'a>], sent: &[Params]) -> Option<Vec<u32>> {
     let mut last: Option<(&'a Params, u32)> = None;
     let position = |task: &UpdateTask<'a>| match last {
-        // The tasks of a track stand together: vectors are compared once for each.
+        // The tasks of a track are consecutive, so vectors are compared once per track.
         Some((params, position)) if std::ptr::eq(params, task.params) => Some(position),
         _ => {
             let position = sent.iter().position(|known| known.is_same(task.params))? as u32;
@@ -41,7 +41,7 @@ pub(crate) fn positions<'a>(tasks: &[UpdateTask<'a>], sent: &[Params]) -> Option
     tasks.iter().map(position).collect()
 }
 
-/// The distinct values, in the order of their first appearance.
+/// Returns the distinct values in the order of their first occurrence.
 pub(crate) fn distinct<T: Copy + Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = HashSet::new();
     values.filter(|&value| seen.insert(value)).collect()

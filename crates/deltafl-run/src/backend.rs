@@ -7,7 +7,7 @@ use deltafl::compute::{Compute, Threads};
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
 use deltafl::trainer::LocalTrainer;
-use deltafl_cuda::{Cache, Device, Gpu, GpuError, Options as Use, Place};
+use deltafl_cuda::{Gpu, GpuDevice, GpuError, GpuOptions, KernelCache, Place};
 use deltafl_data::experiment::{ComputedOn, Experiment};
 use deltafl_data::run_folder;
 
@@ -72,14 +72,14 @@ impl BackendRequest {
     pub(crate) fn gpu_of_process(place: Place, process: usize) -> usize {
         match place {
             Place::Cuda { ordinal } if ordinal > 0 => ordinal,
-            _ => process % Device::count().unwrap_or(1).max(1),
+            _ => process % GpuDevice::count().unwrap_or(1).max(1),
         }
     }
 
     /// Returns the driver's name of the GPU, or `None` without a GPU.
     #[cfg(feature = "mpi")]
     pub(crate) fn gpu_name(&self) -> Option<String> {
-        Some(Device::open(self.gpu?, kernel_cache()).ok()?.name().to_owned())
+        Some(GpuDevice::open(self.gpu?, kernel_cache()).ok()?.name().to_owned())
     }
 }
 
@@ -173,16 +173,18 @@ fn opened<'a>(
     params: usize,
     ordinal: usize,
 ) -> Result<Gpu<'a>, GpuError> {
-    let device = Device::open(ordinal, kernel_cache())?;
-    let mut gpu = Gpu::new(&device, federation, experiment.model().spec(), params, Use::default())?;
+    let device = GpuDevice::open(ordinal, kernel_cache())?;
+    let mut gpu = Gpu::new(&device, federation, experiment.model().spec(), params, GpuOptions::default())?;
     // Missing kernels are detected before the run folder is created.
     gpu.prepare(experiment.local().batch)?;
     Ok(gpu)
 }
 
 /// Returns the cache of compiled kernels, located in the user's cache folder if there is one.
-pub fn kernel_cache() -> Cache {
+pub fn kernel_cache() -> KernelCache {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
-    base.map_or_else(Cache::default, |base| Cache::in_folder(base.join("deltafl").join("kernels")))
+    base.map_or_else(KernelCache::default, |base| {
+        KernelCache::in_folder(base.join("deltafl").join("kernels"))
+    })
 }

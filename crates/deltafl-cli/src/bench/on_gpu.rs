@@ -12,7 +12,7 @@ use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_cuda::{Device, Gpu, GpuError, Options};
+use deltafl_cuda::{Gpu, GpuDevice, GpuError, GpuOptions};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -40,19 +40,19 @@ pub(super) struct GpuFigures {
 }
 
 /// Opens the GPU to measure.
-pub(super) fn device(ordinal: usize) -> Result<Device, GpuError> {
-    Device::open(ordinal, deltafl_run::backend::kernel_cache())
+pub(super) fn device(ordinal: usize) -> Result<GpuDevice, GpuError> {
+    GpuDevice::open(ordinal, deltafl_run::backend::kernel_cache())
 }
 
 /// Measures rounds of a case with every device of a federation in the cohort.
-pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<GpuFigures> {
+pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<GpuFigures> {
     let federation = case.federation(cohort);
     let model = case.spec.build(&federation, Isa::detect()).into_diagnostic()?;
     let mut params = vec![0.0; model.num_params()];
     model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
     let params = Params::from(params);
     let mut gpu =
-        Gpu::new(device, &federation, &case.spec, params.len(), Options::default()).into_diagnostic()?;
+        Gpu::new(device, &federation, &case.spec, params.len(), GpuOptions::default()).into_diagnostic()?;
     let plan = LocalPlan {
         work: Work::Epochs(1),
         batch: case.batch,
@@ -110,7 +110,7 @@ fn timed(mut call: impl FnMut(u64) -> Result<()>) -> Result<f64> {
 }
 
 /// Prints the header of the table.
-pub(super) fn print_header(device: &Device) {
+pub(super) fn print_header(device: &GpuDevice) {
     println!("{}; rounds of one epoch, median of {REPEATS}\n", device.name());
     println!(
         "{:<18}{:>8}{:>11}{:>12}{:>12}{:>16}{:>10}",

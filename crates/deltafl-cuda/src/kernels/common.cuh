@@ -1,41 +1,43 @@
-// What all kernels share: tasks and items as the host writes them, and softmax by a warp.
+// Shared definitions of all kernels: tasks and items in the host's layout, and softmax by a warp.
 //
-// Every kernel is compiled for the sizes of one model: sizes are macros, so that loops unroll and arrays stay in
-// registers. Nothing depends on the order in which blocks run: the same bits, whatever else is on the GPU.
+// Every kernel is compiled for the sizes of one model. Sizes are macros, so that loops unroll and
+// arrays stay in registers. No result depends on the order in which blocks run, so the bits do not
+// depend on other work on the GPU.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned u32;
 typedef unsigned long long u64;
 
-/// One local update: passes over `draws` entries of the order, in batches; the last batch of a pass may be short.
+/// One local update: passes over `draws` entries of the order, in batches. The last batch may be
+/// short.
 struct Task {
   u64 order;   // first entry in the order
-  u32 params;  // which vector it starts from
+  u32 params;  // index of the starting vector
   u32 draws;   // entries of a pass
   u32 passes;
   u32 batch;
   float rate;  // γ
   float keep;  // 1 − γ(λ + μ)
   float pull;  // γμ, towards the start
-  u32 slot;    // where w_k goes
+  u32 slot;    // the slot of w_k
 };
 
-/// Some consecutive examples of one device, for a forward pass.
+/// Consecutive examples of one device, for a forward pass.
 struct Item {
   u64 first;
   u32 count;
   u32 unused;
 };
 
-/// The batches of a task, one after the other.
+/// The batches of a task in sequence.
 struct Batches {
   u32 draws, batch, per_pass, count;
   __device__ Batches(const Task& task)
       : draws(task.draws), batch(task.batch), per_pass((task.draws + task.batch - 1) / task.batch), count(per_pass * task.passes) {}
-  /// First entry of step `s` in the order of the task.
+  /// The first entry of step `s` in the order of the task.
   __device__ u32 first(u32 s) const { return s / per_pass * draws + s % per_pass * batch; }
-  /// Examples of step `s`.
+  /// The number of examples of step `s`.
   __device__ u32 size(u32 s) const { return min(batch, draws - s % per_pass * batch); }
 };
 
@@ -83,7 +85,7 @@ struct Row {
     return warp_max(m);
   }
 
-  /// Replaces the logits by scale·(softmax(z) − 1[c = y]); zero past the last class.
+  /// Replaces the logits by scale·(softmax(z) − 1[c = y]), and by zero after the last class.
   __device__ void to_residuals(int lane, int label, float scale) {
     const float m = largest(lane);
     float total = 0.f;
@@ -97,7 +99,8 @@ struct Row {
     for (int k = 0; k < PARTS; k++) z[k] = z[k] * factor - (lane + 32 * k == label ? scale : 0.f);
   }
 
-  /// log Σ exp z − z_y, and whether the first largest logit is another class's. Every lane has the answer.
+  /// Computes log Σ exp z − z_y, and whether the first largest logit belongs to another class.
+  /// Every lane receives the result.
   __device__ double loss(int lane, int label, bool& wrong) const {
     const float m = largest(lane);
     float total = 0.f, of_label = 0.f;

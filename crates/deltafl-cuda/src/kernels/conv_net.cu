@@ -1,4 +1,5 @@
-// The convolutional network on images of 28 × 28: five kernels per step of SGD, each over all devices of a wave.
+// The convolutional network on images of 28 × 28: five kernels per SGD step, each over all devices
+// of a wave.
 //
 //   first_forward    conv 5×5 1→32, max-pool, ReLU          a block per image, FMA
 //   second_forward   conv 5×5 32→64, max-pool, ReLU         four images per block, implicit GEMM on tensor cores
@@ -6,11 +7,13 @@
 //   second_backward  half of the blocks: slopes of the first map, then of the first filters;
 //                    the others: gradient of the second filters and their descent
 //   first_descend    descent of the first filters
-// Devices come largest first; only those that still have a batch take part in a step. Products on tensor cores are near
-// fp32 (split.cuh): with plain fp16 or TF32 an epoch ends 12 % off.
+// Devices are sorted largest first. Only devices with a remaining batch take part in a step.
+// Products on tensor cores are near fp32 (split.cuh): with plain fp16 or TF32 an epoch ends 12 %
+// off.
 //
-// Working form of the parameters, as floats: first filters [25 taps and bias][32], second filters [25][32][64], their
-// biases [64], full layer [64 classes][16 cells × 64 channels], its biases [64]. The second filters have a copy in fp16.
+// Working form of the parameters, as floats: first filters [25 taps and bias][32], second filters
+// [25][32][64], their biases [64], full layer [64 classes][16 cells × 64 channels], its biases
+// [64]. The second filters also have a copy in fp16.
 //
 // Macros: CLASSES (≤ 64), BYTES (grey levels, else floats).
 
@@ -29,7 +32,7 @@ constexpr int AT_FULL_BIAS = AT_FULL + 64 * FEATURES, WORKING = AT_FULL_BIAS + 6
 constexpr int PARAMS = 26 * FIRST + SECOND_LEN + SECOND + CLASSES * FEATURES + CLASSES;
 constexpr float MAP_SCALE = 8.f, WEIGHT_SCALE = 64.f, SLOPE_SCALE = 4096.f;
 
-/// What a device needs beside its parameters.
+/// The scratch memory of a device.
 struct Scratch {
   u16 second_high[2][SECOND_LEN], second_low[2][SECOND_LEN]; // second filters in two parts; those of the next step apart
   u16 map_1_high[EXAMPLES][MAP_1], map_1_low[EXAMPLES][MAP_1];
@@ -51,7 +54,7 @@ struct Step {
     first = batches.first(s);
     size = s < batches.count ? batches.size(s) : 0;
   }
-  /// Where example `b` lies in the columns; without an order, one behind the other.
+  /// The position of example `b` in the columns. Without an order, examples are contiguous.
   __device__ size_t at(const u32* order, u32 b) const { return order ? order[task.order + first + b] : task.order + first + b; }
   /// w ← keep·w + pull·start − slope.
   __device__ float descend(float w, float start, float slope) const { return fmaf(w, task.keep, fmaf(task.pull, start, -slope)); }
@@ -65,7 +68,7 @@ __device__ __forceinline__ u32 transposed(u32 x) {
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_group() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
-/// Where entry `i` of the working form lies in the flat order, or PARAMS for padding.
+/// Returns the position of entry `i` of the working form in the flat order, or PARAMS for padding.
 __device__ __forceinline__ int flat_index(int i) {
   if (i < TAPS * FIRST) return i % FIRST * TAPS + i / FIRST;
   if (i < AT_SECOND) return i;
@@ -82,7 +85,7 @@ __device__ __forceinline__ int flat_index(int i) {
   return c < CLASSES ? AT_FULL + CLASSES * FEATURES + c : PARAMS;
 }
 
-/// The working form of each vector of parameters.
+/// Computes the working form of each vector of parameters.
 extern "C" __global__ void to_working(const float* params, float* starts) {
   const int i = blockIdx.x * 256 + threadIdx.x;
   if (i >= WORKING) return;
@@ -90,7 +93,7 @@ extern "C" __global__ void to_working(const float* params, float* starts) {
   starts[(size_t)blockIdx.y * WORKING + i] = at < PARAMS ? params[(size_t)blockIdx.y * PARAMS + at] : 0.f;
 }
 
-/// Each device starts from the vector of its task; without tasks, from the vector of its number.
+/// Starts each device from the vector of its task. Without tasks, from the vector of its number.
 extern "C" __global__ void spread(const Task* tasks, const float* starts, float* working, Scratch* scratch) {
   const int i = blockIdx.x * 256 + threadIdx.x, device = blockIdx.y;
   if (i >= WORKING) return;
@@ -104,7 +107,8 @@ extern "C" __global__ void spread(const Task* tasks, const float* starts, float*
   }
 }
 
-/// Where entry `i` of the flat order lies in the working form: the inverse of flat_index.
+/// Returns the position of entry `i` of the flat order in the working form: the inverse of
+/// flat_index.
 __device__ __forceinline__ int working_index(int i) {
   if (i < TAPS * FIRST) return i % TAPS * FIRST + i / TAPS;
   if (i < AT_SECOND) return i;
@@ -120,13 +124,13 @@ __device__ __forceinline__ int working_index(int i) {
   return AT_FULL_BIAS + i - AT_FULL - CLASSES * FEATURES;
 }
 
-/// w_k in flat order.
+/// Writes w_k in flat order.
 extern "C" __global__ void collect(const Task* tasks, const float* working, float* local) {
   const int i = blockIdx.x * 256 + threadIdx.x;
   if (i < PARAMS) local[(size_t)tasks[blockIdx.y].slot * PARAMS + i] = working[(size_t)blockIdx.y * WORKING + working_index(i)];
 }
 
-/// Four neighbouring pixels of an image, normalised.
+/// Returns four adjacent normalised pixels of an image.
 __device__ __forceinline__ float4 pixels(const Feature* image, int i, const float* scale, const float* shift) {
   const float4 a = *(const float4*)(scale + 4 * i), s = *(const float4*)(shift + 4 * i);
 #if BYTES
@@ -137,7 +141,7 @@ __device__ __forceinline__ float4 pixels(const Feature* image, int i, const floa
   return make_float4(fmaf(v.x, a.x, s.x), fmaf(v.y, a.y, s.y), fmaf(v.z, a.z, s.z), fmaf(v.w, a.w, s.w));
 }
 
-/// `own` is 0 where all devices share one set of parameters: a forward pass.
+/// `own` is 0 if all devices share one set of parameters, as in a forward pass.
 extern "C" __global__ void __launch_bounds__(256)
 first_forward(const Task* tasks, u32 s, const float* working, u32 own, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch* scratch) {
   __shared__ __align__(16) float image[PIXELS];
@@ -189,7 +193,8 @@ first_forward(const Task* tasks, u32 s, const float* working, u32 own, const u32
   }
 }
 
-/// Rows of shared memory: 32 channels of the first map in 80 bytes, 64 filters in 144, so that banks differ.
+/// Rows of shared memory: 32 channels of the first map in 80 bytes, 64 filters in 144, to avoid
+/// bank conflicts.
 constexpr int MAP_ROW = 80, FILTER_ROW = 144, TAP = 2 * 32 * FILTER_ROW;
 extern "C" __device__ u32 second_forward_bytes = 2 * 4 * CELLS_1 * MAP_ROW + 2 * TAP;
 
@@ -282,7 +287,7 @@ struct Full {
 };
 extern "C" __device__ u32 full_layer_bytes = sizeof(Full);
 
-/// The logits of all examples, warp by warp: an eighth of the features each.
+/// Computes the logits of all examples. Each warp takes an eighth of the features.
 __device__ void logits(Full& m, const float (*map)[MAP_2], int size, const float* full) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, tile = lane >> 3, tile_row = lane & 7;
 #pragma unroll 8
@@ -330,7 +335,7 @@ __device__ void logits(Full& m, const float (*map)[MAP_2], int size, const float
   __syncthreads();
 }
 
-/// The logits of example `b`, for a whole warp.
+/// Returns the logits of example `b` for a whole warp.
 __device__ Row<CLASSES> logits_of(const Full& m, int b, const float* bias) {
   Row<CLASSES> row;
 #pragma unroll
@@ -421,7 +426,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
     }
   }
   __syncthreads();
-  // The slopes go to the pixels that won.
+  // The slopes are written to the winning pixels.
   for (int cell = warp; cell < CELLS_2; cell += 8) {
     float s0 = 0, s1 = 0;
 #pragma unroll 4
@@ -451,7 +456,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
   }
 }
 
-/// Loss and errors of the examples of each group.
+/// Computes the loss and errors of the examples of each group.
 extern "C" __global__ void __launch_bounds__(256, 1)
 full_score(const Task* tasks, const float* working, const u16* labels, const Scratch* scratch, double* losses, u32* errors) {
   extern __shared__ __align__(16) u8 shared[];
@@ -475,7 +480,8 @@ full_score(const Task* tasks, const float* working, const u16* labels, const Scr
 
 constexpr int SLOPES_BYTES = 4 * MAP_1 * 4 + 4 * PIXELS * 4;
 
-/// Slopes of the first map: four images per block, two warps per image, tap by tap; then of the first filters.
+/// Computes slopes of the first map, then of the first filters: four images per block, two warps
+/// per image, tap by tap.
 __device__ void first_slopes(u8* shared, int part, const Step& step, u32 s, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch& sc) {
   float* maps = (float*)shared;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, half = warp & 1, b = part * 4 + (warp >> 1);
@@ -578,7 +584,8 @@ __device__ void first_slopes(u8* shared, int part, const Step& step, u32 s, cons
 
 constexpr int MAP_PART = CELLS_1 * MAP_ROW, SLOPE_PART = 64 * 48, STAGE = 2 * MAP_PART + 2 * SLOPE_PART;
 
-/// Gradient of the second filters: a quarter of the channels per block, image by image.
+/// Computes the gradient of the second filters: a quarter of the channels per block, image by
+/// image.
 __device__ void second_descend(u8* shared, int quarter, const Step& step, u32 s, const float* starts, float* working, Scratch& sc) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, tile = lane >> 3, tile_row = lane & 7;
   const u32 base = shared_address(shared);
@@ -658,7 +665,7 @@ __device__ void second_descend(u8* shared, int quarter, const Step& step, u32 s,
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 extern "C" __device__ u32 second_backward_bytes = larger(SLOPES_BYTES + 2 * TAP, 2 * STAGE);
 
-/// Both at once: neither waits for the other, since the filters of the next step are written apart.
+/// Runs both concurrently. They are independent, because the filters of the next step are separate.
 extern "C" __global__ void __launch_bounds__(256, 2)
 second_backward(const Task* tasks, u32 s, const float* starts, float* working, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch* scratch) {
   extern __shared__ __align__(16) u8 shared[];
@@ -678,7 +685,7 @@ extern "C" __global__ void first_descend(const Task* tasks, u32 s, const float* 
   for (int i = threadIdx.x; i < 26 * FIRST; i += 256) w[i] = step.descend(w[i], start[i], step.task.rate * ((slopes[0][i] + slopes[1][i]) + (slopes[2][i] + slopes[3][i])));
 }
 
-/// Adds up the scores of the groups of each item, in order.
+/// Adds the scores of the groups of each item, in order.
 extern "C" __global__ void add_groups(const u32* first_group, u32 items, const double* group_losses, const u32* group_errors, double* losses, u32* errors) {
   const u32 i = blockIdx.x * 256 + threadIdx.x;
   if (i >= items) return;

@@ -3,15 +3,18 @@
 //   r = σ(W_ir x + b_r + W_hr h)     z = σ(W_iz x + b_z + W_hz h)     a = W_hn h + b_hn
 //   n = tanh(W_in x + b_in + r a)    h ← n + z (h − n)
 //
-// Eight warps compute: products on tensor cores (split.cuh), gates, and the way back. Four warps beside them keep the
-// states for the gradient, add the rows of symbols, and fetch the next batch. The blocks of a cluster exchange their
-// part of h forward and their part of ∂h back by asynchronous stores that count on the receiver's barriers.
-//   W_hh    fp32 in global memory, in the order of fragments, one copy per cluster (it stays in L2); both fp16 parts in
-//           shared memory, and with CLUSTER = 4 in registers for a whole pass
-//   W_ih    as a table with a row per symbol, in shared memory: a look-up forward, the addition of a row back
-// A cluster takes one task after the other from a queue, largest first.
+// Eight warps compute: products on tensor cores (split.cuh), gates, and the backward pass. Four
+// other warps store the states for the gradient, add the rows of symbols, and fetch the next batch.
+// The blocks of a cluster exchange their parts of h (forward) and of ∂h (backward) by asynchronous
+// stores that count on the receiver's barriers.
+//   W_hh    fp32 in global memory in fragment order, one copy per cluster (it stays in L2);
+//           both fp16 parts in shared memory, and with CLUSTER = 4 in registers for a whole pass
+//   W_ih    a table with a row per symbol in shared memory: a look-up forward, a row addition
+//           backward
+// A cluster processes one task after another from a queue, largest first.
 //
-// Macros: LEN, ALPHABET, CLASSES (≤ 64), EMBEDDING (0: one-hot), CLUSTER (2 or 4), TEXT (windows of a text, else tokens).
+// Macros: LEN, ALPHABET, CLASSES (≤ 64), EMBEDDING (0: one-hot), CLUSTER (2 or 4), TEXT (windows of
+// a text, otherwise tokens).
 
 #include "common.cuh"
 #include "split.cuh"
@@ -35,7 +38,8 @@ constexpr int AT_BIAS = AT_INPUT_BIAS + 3 * HIDDEN, AT_FULL = AT_BIAS + 3 * HIDD
 
 constexpr int SYMBOLS = (LEN + 1) * EXAMPLES, LOGITS = CLASSES * EXAMPLES;
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-/// Sums of products in the forward pass, then logits of all blocks; slopes of two time steps on the way back.
+/// Sums of products in the forward pass, then logits of all blocks. Slopes of two time steps in the
+/// backward pass.
 constexpr int EXCHANGE = larger(K_PARTS * GATES * 64 + CLUSTER * LOGITS * 4, 2 * EXAMPLES * SLOPES * 4);
 
 struct Memory {
@@ -54,7 +58,7 @@ struct Memory {
   float embedding_slopes[CLUSTER][ALPHABET * EMBEDDING];
 #endif
   alignas(8) u64 barriers[5]; // states even and odd, parts even and odd, logits
-  // The task, kept out of the registers.
+  // The task, stored here to save registers.
   Task task;
   const float* start;
   float* local;
@@ -62,11 +66,11 @@ struct Memory {
   u32 next;
 };
 extern "C" __device__ u32 memory_bytes = sizeof(Memory);
-/// Bytes of scratch of a block in global memory: gates of all time steps, states of all time steps, W_hh.
+/// Bytes of scratch per block in global memory: gates and states of all time steps, W_hh.
 constexpr u32 KEPT = LEN * 5 * PAIRS * 512 * 4, KEPT_STATES = LEN * STATES, MASTER = 3 * N_TILES * COMPUTING * 16;
 extern "C" __device__ u32 scratch_bytes = KEPT + KEPT_STATES + MASTER;
 
-/// Spreads columns over banks: where column k of a row lies.
+/// Returns the position of column k in a row, spread over banks.
 __device__ __forceinline__ int swizzle(int k) { return ((k & 2) << 2) | (k & 4); }
 
 struct Cluster {
@@ -77,10 +81,10 @@ struct Cluster {
   __device__ float* residuals() const { return last() + UNITS * EXAMPLES; }      // [CLASSES][16]
   __device__ u32 at(const void* p) const { return shared_address(p); }
 
-  /// Row of gate `c` of this block in the flat matrices.
+  /// The row of gate `c` of this block in the flat matrices.
   __device__ int row(int c) const { return c / UNITS * HIDDEN + rank * UNITS + c % UNITS; }
 
-  /// Keeps the parameters of the task in shared memory.
+  /// Copies the parameters of the task to shared memory.
   __device__ void load() {
     for (int i = tid; i < GATES * 64; i += THREADS) {
       const int r = i >> 6, c = (i & 63) * 2;
@@ -105,7 +109,7 @@ struct Cluster {
   }
 
 #if EMBEDDING
-  /// What each symbol adds to the gates: its embedding times W_ih.
+  /// Computes the contribution of each symbol to the gates: its embedding times W_ih.
   __device__ void fill_table() {
     for (int i = tid; i < ALPHABET * GATES; i += THREADS) {
       const int s = i / GATES, c = i % GATES;
@@ -117,10 +121,10 @@ struct Cluster {
   }
 #endif
 
-  /// b_ih + b_hh of r and z, b_ih of n, at the start.
+  /// The starting values: b_ih + b_hh of r and z, b_ih of n.
   __device__ float first_bias(int c) const { return m.start[AT_INPUT_BIAS + row(c)] + (c < 2 * UNITS ? m.start[AT_BIAS + row(c)] : 0.f); }
 
-  /// Fetches the symbols and labels of step `s`: `who` of `count` threads.
+  /// Fetches the symbols and labels of step `s` with `count` threads, of which this is `who`.
   __device__ void fetch(const void* inputs, const u16* labels, u32 s, int who, int count) {
     const Batches batches(m.task);
     const u32 first = batches.first(s), size = batches.size(s);
@@ -136,7 +140,8 @@ struct Cluster {
   }
 };
 
-/// How often a barrier of this parity completes in a step, and which completion time step t is.
+/// Returns how often a barrier of this parity completes in a step, and which completion time step t
+/// is.
 __device__ __forceinline__ u32 state_parity(u32 step, int t) { return (step * (t & 1 ? (LEN - 1) / 2 : LEN / 2) + (t >> 1)) & 1; }
 __device__ __forceinline__ u32 part_parity(u32 step, int t) {
   const int first = ((LEN - 1) & 1) == (t & 1) ? LEN - 1 : LEN - 2; // the first of its parity on the way back, down to 1
@@ -144,7 +149,7 @@ __device__ __forceinline__ u32 part_parity(u32 step, int t) {
   return (step * count + ((first - t) >> 1)) & 1;
 }
 
-/// The eight warps that compute.
+/// The eight computing warps.
 struct Computing {
   Cluster& c;
   Memory& m;
@@ -169,7 +174,7 @@ struct Computing {
     }
   }
 
-  /// Where the gates of time step `t` are kept.
+  /// Returns the address of the gates of time step `t`.
   __device__ float* kept_at(int t, int i) const { return kept + (t * 5 * PAIRS + i) * 512 + tid * 2; }
 
   __device__ void forward(u32 step, const u8* symbols) {
@@ -304,7 +309,8 @@ struct Computing {
     __syncthreads();
   }
 
-  /// Logits from this block's units, to every block; then residuals of the loss.
+  /// Sends the logits of this block's units to every block, then computes the residuals of the
+  /// loss.
   __device__ void output(u32 step, const u8* symbols, int size) {
     float* logits = (float*)(m.exchange + K_PARTS * GATES * 64);
     const u32 arrived = c.at(&m.barriers[4]);
@@ -347,7 +353,7 @@ struct Computing {
     __syncthreads();
   }
 
-  /// Reads back the gates of time step `t` and the state before it.
+  /// Reads the gates of time step `t` and the previous state.
   __device__ void recall(int t, int i) {
     const float* from = kept_at(t, i);
     const auto take = [](float* to, const float* from) {
@@ -436,7 +442,8 @@ struct Computing {
     }
   }
 
-  /// ∂h of the time step before, from this block's gates: 16 units per warp, to the block that owns them.
+  /// Computes ∂h of the previous time step from this block's gates: 16 units per warp, sent to
+  /// their owner.
   template <int K>
   __device__ void send_slopes(u32 slopes, int lower, u32 high, u32 low, const u32 (&wh)[K][4], const u32 (&wl)[K][4], int t, u32 barrier) {
     float s[3][2][4];
@@ -479,7 +486,7 @@ struct Computing {
       float v[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) v[j] = (s[0][e][j] + (s[1][e][j] + s[2][e][j])) * (1.f / (WEIGHT_SCALE * SLOPE_SCALE));
-      // Neighbours swap halves, so that each has four examples of one unit.
+      // Adjacent lanes swap halves, so that each has four examples of one unit.
       const float x = __shfl_xor_sync(ALL, odd ? v[0] : v[2], 1), y = __shfl_xor_sync(ALL, odd ? v[1] : v[3], 1);
       const float4 four = odd ? make_float4(x, y, v[2], v[3]) : make_float4(v[0], v[1], x, y);
       const int at = (g + odd * 8) * EXAMPLES + ((e * 8 + 4 * (t4 >> 1)) ^ swizzle(g));
@@ -492,7 +499,7 @@ struct Computing {
     }
   }
 
-  /// ∂W_hh += slopes ⊗ states of the time step before.
+  /// Computes ∂W_hh += slopes ⊗ states of the previous time step.
   __device__ void add_gradient(u32 slopes, int lower, u32 states) {
     u32 ah[3][4], al[3][4], xh[2][4], xl[2][4];
 #pragma unroll
@@ -524,7 +531,7 @@ struct Computing {
     }
   }
 
-  /// W_hh ← keep·W_hh + pull·start − γ·gradient, and its fp16 parts.
+  /// Computes W_hh ← keep·W_hh + pull·start − γ·gradient, and its fp16 parts.
   __device__ void descend() {
     const float scale = m.task.rate / (SLOPE_SCALE * STATE_SCALE), keep = m.task.keep, pull = m.task.pull;
     shrunk = shrunk * keep + pull;
@@ -586,7 +593,7 @@ struct Computing {
   }
 };
 
-/// The four warps beside them.
+/// The four auxiliary warps.
 struct Beside {
   Cluster& c;
   Memory& m;
@@ -594,7 +601,7 @@ struct Beside {
   const int who = threadIdx.x - COMPUTING;
   static constexpr int COUNT = THREADS - COMPUTING, FULL_EACH = (CLASSES * UNITS + COUNT - 1) / COUNT;
 
-  /// Keeps the states of the forward pass for the gradient.
+  /// Stores the states of the forward pass for the gradient.
   __device__ void forward(u32 step, u32 s, const void* inputs, const u16* labels) {
     for (int t = 0; t < LEN; t++) {
       if (t > 0 && t < LEN - 1) {
@@ -610,7 +617,7 @@ struct Beside {
     __syncthreads();
   }
 
-  /// Descends the full layer, the table of symbols and the biases, and brings the states back.
+  /// Updates the full layer, the table of symbols and the biases, and restores the states.
   __device__ void backward(const u8* symbols) {
     const float rate = m.task.rate, keep = m.task.keep, pull = m.task.pull;
     float full[FULL_EACH], full_bias = 0.f;
@@ -642,7 +649,8 @@ struct Beside {
         table[at] = keep * table[at] + (pull != 0.f ? pull * m.start[AT_INPUT + c.row(i / ALPHABET) * ALPHABET + i % ALPHABET] : 0.f);
       }
 #endif
-    // Two columns of the table, or of b_hn, per thread. The table takes the slopes of n, b_hn those of a.
+    // Two columns of the table or of b_hn per thread. The table uses the slopes of n, b_hn those of
+    // a.
     const bool of_table = who < GATES / 2, of_inner = who >= 96 && who < 96 + UNITS / 2;
     const int column = of_table ? 2 * who : 0, slope_column = column >= 2 * UNITS ? column + UNITS : column;
     float2 total = make_float2(0, 0);
@@ -714,7 +722,7 @@ struct Beside {
 };
 
 #if EMBEDDING
-/// Embedding and W_ih from the slopes of the table; every thread of the cluster.
+/// Updates embedding and W_ih from the slopes of the table, with every thread of the cluster.
 __device__ void descend_embedding(Cluster& c) {
   Memory& m = c.m;
   for (int i = c.tid; i < ALPHABET * EMBEDDING; i += THREADS) {
@@ -754,7 +762,7 @@ __device__ void descend_embedding(Cluster& c) {
 }
 #endif
 
-/// The end of a step: nobody goes on before all blocks have used their states and parameters.
+/// The end of a step: no thread continues before all blocks have used their states and parameters.
 __device__ __forceinline__ void end_step(Cluster& c) {
   __syncthreads();
 #if EMBEDDING
@@ -777,7 +785,7 @@ update(const Task* tasks, u32 count, u32* queue, const float* params, const u32*
   __syncthreads();
   sync_cluster();
   u32 done = 0; // steps of this cluster, which say the parity of its barriers
-  // Takes the next task; false when there is none left. Every thread of the cluster calls it.
+  // Takes the next task. Returns false if none is left. Every thread of the cluster calls it.
   const auto next = [&] {
     sync_cluster();
     if (rank == 0 && tid == 0) {

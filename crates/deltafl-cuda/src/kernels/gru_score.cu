@@ -1,9 +1,11 @@
-// Forward passes of the GRU: a block takes WINDOWS windows at a time through all time steps.
+// Forward passes of the GRU: a block processes WINDOWS windows at a time through all time steps.
 //
-// Warp w has units 16w … 16w+15 of all three gates for all windows, so that the gates of a unit and a window meet in one
-// thread. Both fp16 parts of W_hh stay in shared memory in the order of fragments (192 KB), the states beside them.
+// Warp w computes units 16w … 16w+15 of all three gates for all windows, so that one thread has all
+// gates of a unit and a window. Both fp16 parts of W_hh stay in shared memory in fragment order
+// (192 KB), next to the states.
 //
-// Macros: LEN, ALPHABET, CLASSES (≤ 64), EMBEDDING (0: one-hot), TEXT (windows of a text, else tokens).
+// Macros: LEN, ALPHABET, CLASSES (≤ 64), EMBEDDING (0: one-hot), TEXT (windows of a text, otherwise
+// tokens).
 
 #include "common.cuh"
 #include "split.cuh"
@@ -16,7 +18,7 @@ constexpr int INPUTS = EMBEDDING ? EMBEDDING : ALPHABET;
 constexpr int AT_INPUT = ALPHABET * EMBEDDING, AT_RECURRENT = AT_INPUT + 3 * HIDDEN * INPUTS, AT_INPUT_BIAS = AT_RECURRENT + 3 * HIDDEN * HIDDEN;
 constexpr int AT_BIAS = AT_INPUT_BIAS + 3 * HIDDEN, AT_FULL = AT_BIAS + 3 * HIDDEN, AT_FULL_BIAS = AT_FULL + CLASSES * HIDDEN, PARAMS = AT_FULL_BIAS + CLASSES;
 
-/// Parameters as the forward pass wants them.
+/// The parameters in the layout of the forward pass.
 struct Prepared {
   uint4 recurrent[FRAGMENTS][2][32];      // fragment, part, lane
   float table[ALPHABET][3 * HIDDEN];      // W_ih x + b_ih of each symbol, and b_hh of r and z
@@ -62,7 +64,7 @@ extern "C" __global__ void prepare(const float* params, Prepared* prepared) {
   for (int i = threadIdx.x; i < 64; i += blockDim.x) p.full_bias[i] = i < CLASSES ? w[AT_FULL_BIAS + i] : 0.f;
 }
 
-/// Where unit `u` of a window lies among the states.
+/// Returns the position of unit `u` of a window among the states.
 __device__ __forceinline__ int state_at(int window, int u) { return window * 2 * HIDDEN + (((u >> 3) ^ (window & 7)) * 16) + (u & 7) * 2; }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -4,9 +4,10 @@
 //   logits    partial sums per warp, over its groups, then over the warps in their order
 //   residuals a warp per example
 //   descent   W ← keep·W + pull·W₀ − γ/b Σ x (p − 1[y])
-// The next batch arrives from the resident data meanwhile.
+// The next batch is fetched from the resident data concurrently.
 //
-// Macros: INPUTS, CLASSES, BATCH (even, examples in flight), BYTES (grey levels, else floats).
+// Macros: INPUTS, CLASSES, BATCH (even, concurrent examples), BYTES (grey levels, otherwise
+// floats).
 
 #include "common.cuh"
 
@@ -41,7 +42,7 @@ struct Block {
 
   __device__ Block(Memory& memory) : m(memory) {}
 
-  /// The first input of this thread's row `i`, or none.
+  /// Returns the first input of this thread's row `i`, if any.
   __device__ int input(int i) const { return group + GROUPS * i; }
 
   __device__ void load(const float* start) {
@@ -54,7 +55,7 @@ struct Block {
       }
   }
 
-  /// Asks for the features of `size` examples; `index(b)` is their place in the column.
+  /// Requests the features of `size` examples. `index(b)` is their position in the column.
   template <class Index>
   __device__ void fetch(const Feature* column, int size, int stage, Index index) {
     if (COPY) {
@@ -70,7 +71,7 @@ struct Block {
     }
   }
 
-  /// The fetched examples, normalised and transposed; zeros behind the last.
+  /// Normalises and transposes the fetched examples, with zeros after the last.
   __device__ void unpack(int size, int stage, const float* scale, const float* shift) {
     for (int j = tid; j < INPUTS; j += THREADS) {
       const float a = scale[j], s = shift[j];
@@ -84,7 +85,7 @@ struct Block {
     }
   }
 
-  /// Partial logits of this warp's inputs, two examples at a time.
+  /// Computes partial logits of this warp's inputs, two examples at a time.
   __device__ void logits() {
 #pragma unroll 1
     for (int b = 0; b < BATCH; b += 2) {
@@ -110,7 +111,7 @@ struct Block {
     }
   }
 
-  /// The logits of example `b`, for a whole warp.
+  /// Returns the logits of example `b` for a whole warp.
   __device__ Row<CLASSES> row(int b) const {
     Row<CLASSES> row;
 #pragma unroll

@@ -1,15 +1,17 @@
 // Softmax regression on grey levels: a block per device, products on tensor cores (split.cuh).
 //
-// W stays in registers for the whole update, in fp32, in the fragments of mma.sync: a warp has 16 classes and every PARTS-th
-// tile of 16 inputs, eight entries of a tile per thread; tiles past the tenth lie in shared memory. A product leaves its
-// result in the fragment in which the next one takes it as a factor, so W never moves. A step is
+// W stays in registers for the whole update, in fp32, in the fragments of mma.sync. A warp has 16
+// classes and every PARTS-th tile of 16 inputs, with eight entries of a tile per thread. Tiles
+// after the tenth are in shared memory. A product leaves its result in the fragment in which the
+// next product uses it as a factor, so W never moves. A step is
 //   logits    W x     partial sums per warp, over its tiles, then over the warps in their order
 //   residuals         a warp per example
 //   descent   W ← keep·W + pull·W₀ − γ/b Σ (p − 1[y]) xᵀ
-// x is split into two parts when it is unpacked, W and the residuals before they are multiplied. The next batch arrives from
-// the resident data meanwhile.
+// x is split into two parts when it is unpacked, W and the residuals before they are multiplied.
+// The next batch is fetched from the resident data concurrently.
 //
-// |x| < 60 and |W| < 255 fit into fp16 under their scales; the host looks at the first, and a W beyond diverged long before.
+// |x| < 60 and |W| < 255 fit in fp16 with their scales. The host checks the first. A larger W has
+// diverged long before.
 //
 // Macros: INPUTS, CLASSES, BATCH (≤ 16).
 
@@ -51,7 +53,7 @@ struct Block {
     for (int j = tid; j < INPUTS; j += THREADS) m.scale[j] = X_SCALE * scale[j], m.shift[j] = X_SCALE * shift[j];
   }
 
-  /// Calls `use(tile, entries)` for each tile of this warp; `CHANGES` where it writes them.
+  /// Calls `use(tile, entries)` for each tile of this warp. `CHANGES` is set if it writes them.
   template <bool CHANGES, class Use>
   __device__ void each_tile(Use use) {
 #pragma unroll
@@ -68,7 +70,7 @@ struct Block {
     }
   }
 
-  /// Class and input of entry `e` of a tile; past the last of either there is nothing.
+  /// Returns class and input of entry `e` of a tile. Entries after the last of either are unused.
   __device__ int class_of(int e) const { return row + g + (e >> 1 & 1) * 8; }
   __device__ int input_of(int tile, int e) const { return tile * 16 + (e >> 2) * 8 + 2 * t + (e & 1); }
   __device__ bool exists(int tile, int e) const { return class_of(e) < CLASSES && input_of(tile, e) < INPUTS; }
@@ -89,7 +91,8 @@ struct Block {
     });
   }
 
-  /// Replaces the entries by their parts, where W does not change any more: first the large ones, two to a word.
+  /// Replaces the entries by their parts once W no longer changes: first the large ones, two per
+  /// word.
   __device__ void split_entries() {
     each_tile<true>([&](int, float(&entries)[8]) {
       u32 high[4], low[4];
@@ -104,7 +107,7 @@ struct Block {
     for (int k = 0; k < 4; k++) split(entries[2 * k] * WEIGHT_SCALE, entries[2 * k + 1] * WEIGHT_SCALE, high[k], low[k]);
   }
 
-  /// Asks for the grey levels of `size` examples; `index(b)` is their place in the column.
+  /// Requests the grey levels of `size` examples. `index(b)` is their position in the column.
   template <class Index>
   __device__ void fetch(const u8* column, int size, int stage, Index index) {
     if (COPY) {
@@ -120,10 +123,10 @@ struct Block {
     }
   }
 
-  /// Byte `k` of a word as a float: 2^23 + byte, less 2^23.
+  /// Converts byte `k` of a word to float as (2^23 + byte) − 2^23.
   __device__ static float byte_of(u32 word, int k) { return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650 + k)) - 8388608.f; }
 
-  /// The fetched examples, normalised and split; zeros behind the last.
+  /// Normalises and splits the fetched examples, with zeros after the last.
   __device__ void unpack(int size, int stage) {
     for (int i = tid; i < BATCH * (PADDED / 4); i += THREADS) {
       const int b = i / (PADDED / 4), j = i % (PADDED / 4) * 4;
@@ -138,7 +141,8 @@ struct Block {
     }
   }
 
-  /// Partial logits of this warp's classes and inputs; `SPLIT` where `split_entries` has been called.
+  /// Computes partial logits of this warp's classes and inputs. `SPLIT` is set after
+  /// `split_entries`.
   template <bool SPLIT>
   __device__ void logits() {
     const u32 x = shared_address(m.x[0]) + ((lane >> 4) * 8 + (lane & 7)) * X_ROW + (lane >> 3 & 1) * 16;
@@ -161,7 +165,7 @@ struct Block {
       m.partial[part][((i >> 2) * 8 + 2 * t + (i & 1)) * PITCH + row + g + (i >> 1 & 1) * 8] = a[i >> 2][i & 3] * (1.f / (X_SCALE * WEIGHT_SCALE));
   }
 
-  /// The logits of example `b`, for a whole warp.
+  /// Returns the logits of example `b` for a whole warp.
   __device__ Row<CLASSES> logits_of(int b) const {
     Row<CLASSES> row;
 #pragma unroll
@@ -176,7 +180,7 @@ struct Block {
     return row;
   }
 
-  /// p − 1[y] of example `b`, split; zeros where the batch has no such example.
+  /// Computes p − 1[y] of example `b`, split. Zeros if the batch has no such example.
   __device__ void residuals(int b, bool present, int label) {
     Row<CLASSES> row = logits_of(b);
     row.to_residuals(lane, label, RESIDUAL_SCALE);
@@ -228,7 +232,8 @@ update(const Task* tasks, const float* params, const u32* order, const u8* input
   Memory& m = block.m;
   const int tid = block.tid, warp = block.warp;
   block.load(start);
-  // Entry `tid` of the order of step `s`: asked for two steps ahead, since it takes as long as a step to arrive.
+  // Entry `tid` of the order of step `s`: requested two steps in advance, because it takes a step
+  // to arrive.
   const auto entry = [&](u32 s) { return s < batches.count && tid < batches.size(s) ? order[batches.first(s) + tid] : 0u; };
   const auto fetch = [&](u32 s) {
     if (s < batches.count) block.fetch(inputs, batches.size(s), s & 1, [&](int b) { return m.order[s & 1][b]; });

@@ -1,6 +1,6 @@
 // Binary logistic regression: a warp per device, w in registers.
 //
-// Macros: INPUTS, BATCH (examples in flight), BYTES.
+// Macros: INPUTS, BATCH (concurrent examples), BYTES.
 
 #include "common.cuh"
 

@@ -1,10 +1,12 @@
-// The LSTM over frozen word vectors, 50 units on vectors of 50 entries: a block per device, a whole update in one kernel.
+// The LSTM over frozen word vectors, 50 units on vectors of 50 entries: a block per device, a whole
+// update in one kernel.
 //
 //   i, f, o = σ(W x + U h + b)    g = tanh(W x + U h + b)    c ← f c + i g    h = o tanh(c)
 //
-// Thirteen warps have 16 of the 200 gates each; products on tensor cores (split.cuh). W and U lie in shared memory in both
-// fp16 parts, their fp32 master in global memory in the order of fragments. b_ih + b_hh is one more column of W, since x
-// has a 1 there. Three warps fetch word vectors and keep the states for the way back.
+// Thirteen warps compute 16 of the 200 gates each, with products on tensor cores (split.cuh). W and
+// U are in shared memory in both fp16 parts, and their fp32 master in global memory in fragment
+// order. b_ih + b_hh is an additional column of W, because x has a 1 there. Three warps fetch word
+// vectors and store the states for the backward pass.
 //
 // Macros: LEN, BATCH (≤ 16).
 
@@ -60,7 +62,7 @@ struct Block {
     __syncthreads();
   }
 
-  /// Entry of the matrices at the start: 56 columns of W with the bias, then those of U.
+  /// Returns an entry of the matrices at the start: 56 columns of W with the bias, then those of U.
   __device__ float first(int r, int c) const {
     if (r >= GATES) return 0.f;
     if (c < 56) return c < DIM ? start[r * DIM + c] : c == DIM ? start[AT_INPUT_BIAS + r] + start[AT_BIAS + r] : 0.f;
@@ -85,13 +87,13 @@ struct Block {
     if (tid <= UNITS) m.full[tid] = start[AT_FULL + tid];
   }
 
-  /// The words of a batch; `at(b)` is an example of the columns.
+  /// Fetches the words of a batch. `at(b)` is an example of the columns.
   template <class At>
   __device__ void fetch_words(const u32* inputs, int stage, At at) {
     if (fetching)
       for (int i = tid - FETCHING; i < LEN * BATCH; i += FETCHERS) m.words[stage][i] = inputs[(size_t)at(i % BATCH) * LEN + i / BATCH];
   }
-  /// The vectors of time step `t`.
+  /// Fetches the vectors of time step `t`.
   __device__ void fetch_vectors(int stage, int t) {
     if (fetching && t >= 0 && t < LEN)
       for (int i = tid - FETCHING; i < BATCH * 16; i += FETCHERS) {
@@ -100,7 +102,8 @@ struct Block {
       }
   }
 
-  /// The forward pass; `between(t)` is for the warps that fetch. Keeps gates and cells when `kept` is given.
+  /// The forward pass. The fetching warps run `between(t)`. Stores gates and cells if `kept` is
+  /// given.
   template <class Between>
   __device__ void forward(int stage, float4* kept, Between between) {
     const u32 rows = (row + tile_row + (tile & 1) * 8) * 144 + (tile >> 1) * 16, columns = ((tile >> 1) * 8 + tile_row) * 144 + (tile & 1) * 16;
@@ -182,7 +185,7 @@ struct Block {
     }
   }
 
-  /// The logit of example `b`, for a whole warp.
+  /// Returns the logit of example `b` for a whole warp.
   __device__ float logit(int b) const {
     float z = m.full[lane] * m.last[lane * LAST + b];
     if (lane + 32 < UNITS) z = fmaf(m.full[lane + 32], m.last[(lane + 32) * LAST + b], z);
@@ -224,15 +227,16 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
       const float z = block.logit(b);
       if (lane == 0) m.residuals[b] = b < size ? (sigmoid(z) - (float)labels[order[batches.first(s) + b]]) / size : 0.f;
     }
-    // The vectors of the last two time steps are still there; the one before comes back.
+    // The vectors of the last two time steps are still present. The previous one is fetched again.
     block.fetch_vectors(stage, LEN - 3);
     wait_for_copies();
     __syncthreads();
 
-    // Back through time.
+    // Backward through time.
     float dh[2] = {0, 0}, dc[2] = {0, 0};
     if (block.item) dh[0] = m.full[unit] * m.residuals[example], dh[1] = m.full[unit + 1] * m.residuals[example];
-    // Gates of a time step and the cell before it travel through shared memory: registers would have to wait for them.
+    // Gates of a time step and the previous cell pass through shared memory, because registers
+    // would stall.
     const auto recall = [&](int t) {
       if (!block.item || t < 0) return;
 #pragma unroll

@@ -1,9 +1,10 @@
 // A perceptron with one hidden layer: h = max(0, V x + a), z = U h + b, cross-entropy. A block per device.
 //
-// The parameters stay in global memory, where w_k is wanted in the end; a device's copy stays in L2. A warp takes a row of
-// a matrix at a time, so that every access is coalesced for any sizes.
+// The parameters stay in global memory, which is also the destination of w_k. A device's copy stays
+// in L2. A warp processes one row of a matrix at a time, so that every access is coalesced for any
+// sizes.
 //
-// Macros: INPUTS, HIDDEN, CLASSES, BATCH (examples in flight), BYTES.
+// Macros: INPUTS, HIDDEN, CLASSES, BATCH (concurrent examples), BYTES.
 
 #include "common.cuh"
 
@@ -35,7 +36,7 @@ struct Block {
     __syncthreads();
   }
 
-  /// out[b][row] = bias + matrix · in[b]; negative values are cut off where `cut`.
+  /// Computes out[b][row] = bias + matrix · in[b]. Clamps negative values to zero if `cut`.
   template <int N>
   __device__ void layer(const float* matrix, const float* bias, int rows, const float (*in)[N], float* out, bool cut) {
     for (int row = warp; row < rows; row += WARPS) {
@@ -68,7 +69,7 @@ struct Block {
     return row;
   }
 
-  /// matrix ← keep·matrix + pull·start − γ Σ_b out[b] ⊗ in[b], and the same for the bias.
+  /// Computes matrix ← keep·matrix + pull·start − γ Σ_b out[b] ⊗ in[b], and the same for the bias.
   template <int N>
   __device__ void descend(const Task& task, float* matrix, float* bias, const float* start, const float* start_bias, int rows, const float* out, const float (*in)[N]) {
     for (int row = warp; row < rows; row += WARPS) {

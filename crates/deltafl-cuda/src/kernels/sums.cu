@@ -1,9 +1,10 @@
-// Updates as integers, summed modulo 2^64: α·ω·(w_k − w)·2^24, ties to even. The CPU code of the same sum is
-// `params::UpdateCode`; the two agree bit for bit on the same w_k. A sum of integers has no order.
+// Updates as integers, summed modulo 2^64: α·ω·(w_k − w)·2^24, ties to even. `params::UpdateCode`
+// is the CPU code of the same sum. Both agree bit for bit on the same w_k. Integer sums do not
+// depend on order.
 
 #include "common.cuh"
 
-/// A local update that has been trained, and the sum it belongs to.
+/// A completed local update and the sum that it belongs to.
 struct Trained {
   double weight;  // α·ω
   u32 params;     // w
@@ -18,7 +19,7 @@ __device__ __forceinline__ double scaled(float local, float start, double weight
   return ((double)local - (double)start) * (weight * 16777216.0);
 }
 
-/// Entry `i` of the code of an update: those of w_k − w, then weight, kept and refused.
+/// Returns entry `i` of the code of an update: those of w_k − w, then weight, kept and rejected.
 __device__ __forceinline__ u64 coded(const Trained& t, const float* params, const float* local, u32 len, u32 i, double limit, bool& bad) {
   if (i < len) {
     const double entry = ((double)local[(size_t)t.slot * len + i] - (double)params[(size_t)t.params * len + i]) * (t.weight * 16777216.0);
@@ -28,7 +29,8 @@ __device__ __forceinline__ u64 coded(const Trained& t, const float* params, cons
   return i == len ? (u64)__double2ll_rn(t.weight * 65536.0) : i == len + 1;
 }
 
-/// Adds the updates of PER_BLOCK tasks to their sums. refused[k] = 1 where an entry is not finite or too large for the sum.
+/// Adds the updates of PER_BLOCK tasks to their sums. refused[k] = 1 if an entry is not finite or
+/// too large for the sum.
 extern "C" __global__ void add_updates(const Trained* __restrict__ trained, u32 count, const float* __restrict__ params, const float* __restrict__ local, u32 len, double limit, u64* __restrict__ sums, u32* __restrict__ refused) {
   const u32 i = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * PER_BLOCK, last = min(first + PER_BLOCK, count);
   if (i >= len + 3) return;
@@ -39,7 +41,7 @@ extern "C" __global__ void add_updates(const Trained* __restrict__ trained, u32 
     bool bad = false;
     sum += coded(t, params, local, len, i, limit, bad);
     if (bad) refused[k] = 1;
-    // Tasks come query by query.
+    // Tasks are sorted by query.
     if (k + 1 == last || trained[k + 1].query != t.query) {
       if (sum) atomicAdd(&sums[(size_t)t.query * (len + 3) + i], sum);
       sum = 0;
@@ -47,7 +49,7 @@ extern "C" __global__ void add_updates(const Trained* __restrict__ trained, u32 
   }
 }
 
-/// Takes updates that were refused out of their sums again, which is exact modulo 2^64, and counts them.
+/// Subtracts rejected updates from their sums, which is exact modulo 2^64, and counts them.
 extern "C" __global__ void take_refused_back(const Trained* trained, const u32* refused, const float* params, const float* local, u32 len, u64* sums) {
   if (!refused[blockIdx.y]) return;
   const Trained t = trained[blockIdx.y];
@@ -58,7 +60,8 @@ extern "C" __global__ void take_refused_back(const Trained* trained, const u32* 
   }
 }
 
-/// A mapped file may have changed since it was checked: what is out of range reads as the highest, as on the CPU.
+/// A mapped file may have changed since it was checked. Values out of range are clamped, as on the
+/// CPU.
 extern "C" __global__ void clamp_bytes(u8* values, u64 len, u32 highest) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < len; i += (u64)gridDim.x * blockDim.x) values[i] = min((u32)values[i], highest);
 }

@@ -1,4 +1,5 @@
-//! The convolutional network on images of 28 × 28 (`kernels/conv_net.cu`): kernels over all devices of a wave, step by step.
+//! The convolutional network on images of 28 × 28 (`kernels/conv_net.cu`): kernels over all devices
+//! of a wave, step by step.
 
 use std::sync::Arc;
 
@@ -6,9 +7,9 @@ use cudarc::driver::CudaStream;
 use deltafl::data::InputKind;
 
 use super::linear::dim;
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::{Buffer, Mirror};
@@ -18,14 +19,14 @@ const PIXELS: usize = 784;
 const CHANNELS: [usize; 2] = [32, 64];
 const MOST_CLASSES: usize = 64;
 const BATCH: usize = 16;
-/// Groups of sixteen images that a forward pass holds at once.
+/// Groups of sixteen images per launch of a forward pass.
 const GROUPS: usize = 1024;
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     vec![source(InputKind::Bytes { dim: PIXELS }, 62), source(InputKind::Dense { dim: PIXELS }, 10)]
 }
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
     setup.check_batch(batch, BATCH)?;
     Ok(Box::new(ConvTrainer {
         kernels: Kernels::new(setup)?,
@@ -35,7 +36,7 @@ pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer
     }))
 }
 
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     Ok(Box::new(ConvScorer {
         kernels: Kernels::new(setup)?,
         starts: Buffer::new(setup.stream)?,
@@ -48,13 +49,13 @@ pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     }))
 }
 
-fn source(kind: InputKind, classes: usize) -> Source {
+fn source(kind: InputKind, classes: usize) -> KernelSource {
     let bytes = usize::from(matches!(kind, InputKind::Bytes { .. }));
     let sizes = vec![("CLASSES", classes), ("BYTES", bytes)];
-    Source { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu"), sizes }
+    KernelSource { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu"), sizes }
 }
 
-/// The kernels, and the sizes that they say.
+/// The kernels and their sizes.
 struct Kernels {
     to_working: Kernel,
     spread: Kernel,
@@ -68,12 +69,12 @@ struct Kernels {
     add_groups: Kernel,
     /// Floats of the working form of the parameters.
     working: usize,
-    /// Bytes of scratch of a device.
+    /// Scratch bytes per device.
     scratch: usize,
 }
 
 impl Kernels {
-    fn new(setup: &Setup<'_>) -> Result<Self, GpuError> {
+    fn new(setup: &KernelSetup<'_>) -> Result<Self, GpuError> {
         let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
         let fits =
             setup.spec.options().whole_pair("channels") == Ok(CHANNELS.map(|channels| channels as u64));
@@ -103,7 +104,8 @@ impl Kernels {
         })
     }
 
-    /// A thread per entry of the working form, for so many devices or vectors.
+    /// Returns a grid with one thread per entry of the working form, for this many devices or
+    /// vectors.
     fn entries(&self, count: u32) -> Grid {
         Grid { blocks: (self.working.div_ceil(256) as u32, count), threads: 256 }
     }
@@ -111,7 +113,7 @@ impl Kernels {
 
 struct ConvTrainer {
     kernels: Kernels,
-    /// Working forms of the vectors that devices start from.
+    /// Computes the working forms of the starting vectors.
     starts: Buffer<f32>,
     working: Buffer<f32>,
     scratch: Buffer<u8>,
@@ -159,7 +161,7 @@ impl Trainer for ConvTrainer {
 struct ConvScorer {
     kernels: Kernels,
     starts: Buffer<f32>,
-    /// The second filters of each vector in two parts.
+    /// Splits the second filters of each vector into two parts.
     filters: Buffer<u8>,
     scratch: Buffer<u8>,
     groups: Mirror<Task>,
@@ -207,7 +209,7 @@ impl Scorer for ConvScorer {
 }
 
 impl ConvScorer {
-    /// The forward pass of some groups at one vector of parameters.
+    /// Runs the forward pass of some groups at one vector of parameters.
     fn forward(
         &self,
         stream: &Arc<CudaStream>,
@@ -230,7 +232,7 @@ impl ConvScorer {
     }
 }
 
-/// The items in groups of sixteen images, as tasks of one batch, and the first group of each item.
+/// Returns the items as tasks of sixteen images each, and the first group of each item.
 fn groups(pass: &Scores<'_>) -> (Vec<Task>, Vec<u32>) {
     let (mut groups, mut first_group) = (Vec::new(), vec![0]);
     for item in pass.items {

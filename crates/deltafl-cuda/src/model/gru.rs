@@ -1,14 +1,14 @@
 //! The GRU over symbols (`kernels/gru.cu`, `kernels/gru_score.cu`).
 //!
-//! A device is trained by a cluster of four blocks: a step is sequential, and the largest device of a cohort decides how
-//! long a round takes.
+//! A cluster of four blocks trains a device, because a step is sequential and the largest device of
+//! a cohort determines the time of a round.
 
 use cudarc::driver::LaunchConfig;
 use deltafl::data::InputKind;
 
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::Buffer;
@@ -20,7 +20,7 @@ const THREADS: u32 = 384;
 /// Blocks per device.
 const CLUSTER: u32 = 4;
 
-/// What the kernels are compiled for.
+/// The sizes for which the kernels are compiled.
 #[derive(Clone, Copy)]
 struct Sizes {
     len: usize,
@@ -31,7 +31,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(setup: &Setup<'_>) -> Result<Self, GpuError> {
+    fn for_model(setup: &KernelSetup<'_>) -> Result<Self, GpuError> {
         let (hidden, embedding) = (setup.size("hidden")?, setup.size("embedding")?);
         let (len, alphabet, text) = match setup.federation.kind() {
             InputKind::Windows { len, alphabet } => (len, alphabet, true),
@@ -58,32 +58,36 @@ impl Sizes {
         ]
     }
 
-    fn update(self) -> Source {
+    fn update(self) -> KernelSource {
         let mut sizes = self.macros();
         sizes.push(("CLUSTER", CLUSTER as usize));
-        Source { name: "gru.cu", text: include_str!("../kernels/gru.cu"), sizes }
+        KernelSource { name: "gru.cu", text: include_str!("../kernels/gru.cu"), sizes }
     }
 
-    fn score(self) -> Source {
-        Source { name: "gru_score.cu", text: include_str!("../kernels/gru_score.cu"), sizes: self.macros() }
+    fn score(self) -> KernelSource {
+        KernelSource {
+            name: "gru_score.cu",
+            text: include_str!("../kernels/gru_score.cu"),
+            sizes: self.macros(),
+        }
     }
 }
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     let paper = Sizes { len: 20, alphabet: 53, classes: 53, embedding: 0, text: true };
     let embedded = Sizes { embedding: 8, ..paper };
     let words = Sizes { len: 5, alphabet: 20, classes: 7, embedding: 0, text: false };
     vec![paper.update(), paper.score(), embedded.update(), embedded.score(), words.update(), words.score()]
 }
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let sizes = Sizes::of(setup)?;
+pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+    let sizes = Sizes::for_model(setup)?;
     setup.check_batch(batch, MOST_BATCH)?;
     Ok(Box::new(Clusters::new(setup, sizes)?))
 }
 
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let source = Sizes::of(setup)?.score();
+pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+    let source = Sizes::for_model(setup)?.score();
     let module = setup.device.load(&source, setup.stream)?;
     Ok(Box::new(GruScorer {
         prepare: module.kernel("prepare", 0)?,
@@ -93,10 +97,10 @@ pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     }))
 }
 
-/// Clusters with scratch memory of their own, that take tasks from a queue, largest first.
+/// Clusters with separate scratch memory that process tasks from a queue, largest first.
 struct Clusters {
     kernel: Kernel,
-    /// Clusters that the GPU holds at once.
+    /// The number of clusters that the GPU runs concurrently.
     resident: u32,
     scratch: Buffer<u8>,
     scratch_bytes: usize,
@@ -104,7 +108,7 @@ struct Clusters {
 }
 
 impl Clusters {
-    fn new(setup: &Setup<'_>, sizes: Sizes) -> Result<Self, GpuError> {
+    fn new(setup: &KernelSetup<'_>, sizes: Sizes) -> Result<Self, GpuError> {
         let source = sizes.update();
         let kernel = setup.kernel(&source, "update")?;
         let scratch_bytes = setup.device.load(&source, setup.stream)?.constant("scratch_bytes")? as usize;

@@ -1,26 +1,27 @@
-//! Softmax regression: on grey levels by tensor cores (`kernels/linear_grey.cu`), on other features, and where those do not
-//! fit, by plain fp32 (`kernels/linear.cu`).
+//! Softmax regression: on grey levels with tensor cores (`kernels/linear_grey.cu`), otherwise in
+//! fp32 (`kernels/linear.cu`).
 
 use deltafl::data::{Federation, InputKind};
 
-use super::Setup;
+use super::KernelSetup;
 use super::per_block::PerBlockModel;
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 
 const THREADS: u32 = 512;
-/// Parameters that a thread holds in registers.
+/// Parameters that a thread keeps in registers.
 const PER_THREAD: usize = 104;
-/// Examples in flight in a forward pass; on tensor cores in an update too, at most.
+/// Concurrent examples of a forward pass. On tensor cores also the largest batch of an update.
 const SCORED: usize = 16;
-/// The largest |x| that the tensor cores take.
+/// The largest |x| that the tensor cores support.
 const LARGEST_FEATURE: f32 = 60.0;
 
 pub(super) const KERNELS: PerBlockModel = PerBlockModel { threads: THREADS, scored: SCORED, kernel };
 
-/// A kernel of either source: which of them depends on the federation, the batch and the kind of GPU alone.
-fn kernel(setup: &Setup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuError> {
+/// Returns a kernel of one of the sources. The choice depends only on the federation, the batch and
+/// the kind of GPU.
+fn kernel(setup: &KernelSetup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuError> {
     let classes = setup.federation.classes();
     if batch <= SCORED && classes <= 128 && largest_grey(setup.federation) < LARGEST_FEATURE {
         match setup.kernel(&grey_source(dim(setup.federation.kind()), classes, batch), name) {
@@ -32,7 +33,8 @@ fn kernel(setup: &Setup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuErro
     setup.kernel(&checked_source(setup, batch)?, name)
 }
 
-/// The largest magnitude that a grey level can have after normalisation; infinite where features are none.
+/// Returns the largest magnitude of a grey level after normalisation, or infinity for other
+/// features.
 fn largest_grey(federation: &Federation) -> f32 {
     match (federation.kind(), federation.affine()) {
         (InputKind::Bytes { .. }, None) => 1.0,
@@ -44,7 +46,7 @@ fn largest_grey(federation: &Federation) -> f32 {
     }
 }
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     let images = InputKind::Bytes { dim: 784 };
     [
         (images, 62, 10),
@@ -58,12 +60,12 @@ pub(super) fn sources() -> Vec<Source> {
     .collect()
 }
 
-fn grey_source(inputs: usize, classes: usize, batch: usize) -> Source {
+fn grey_source(inputs: usize, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![("INPUTS", inputs), ("CLASSES", classes), ("BATCH", batch)];
-    Source { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
+    KernelSource { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
 }
 
-fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
+fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
     let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
     if classes > 128 || parameters_per_thread(dim(kind), classes) > PER_THREAD {
         let shape =
@@ -73,17 +75,17 @@ fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
     Ok(source(kind, classes, batch))
 }
 
-fn source(kind: InputKind, classes: usize, batch: usize) -> Source {
+fn source(kind: InputKind, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![
         ("INPUTS", dim(kind)),
         ("CLASSES", classes),
         ("BATCH", batch.next_multiple_of(2)),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    Source { name: "linear.cu", text: include_str!("../kernels/linear.cu"), sizes }
+    KernelSource { name: "linear.cu", text: include_str!("../kernels/linear.cu"), sizes }
 }
 
-/// Features of an example; a federation of words or text has none and was refused with the model.
+/// Returns the features per example. The model has already rejected federations of words or text.
 pub(super) fn dim(kind: InputKind) -> usize {
     match kind {
         InputKind::Bytes { dim } | InputKind::Dense { dim } => dim,
@@ -91,7 +93,7 @@ pub(super) fn dim(kind: InputKind) -> usize {
     }
 }
 
-/// Entries of W that a thread of the kernel holds.
+/// Returns the entries of W per thread of the kernel.
 fn parameters_per_thread(inputs: usize, classes: usize) -> usize {
     let quads = classes.div_ceil(4).next_power_of_two();
     4 * inputs.div_ceil(THREADS as usize / quads)
@@ -103,7 +105,7 @@ mod tests {
     use deltafl::data::{DeviceExamples, FederationBuilder, Normalise, Split};
 
     #[test]
-    fn grey_levels_that_normalisation_makes_large_are_not_for_the_tensor_cores() {
+    fn large_normalised_grey_levels_do_not_use_tensor_cores() {
         let federation = |kind, examples: DeviceExamples<'_>| {
             let mut builder = FederationBuilder::new("t", kind, 2);
             builder.push("a", Split::Train, examples, &[0, 1]).unwrap();
@@ -111,7 +113,7 @@ mod tests {
         };
         let grey = |bytes: &[u8]| federation(InputKind::Bytes { dim: 2 }, DeviceExamples::Bytes(bytes));
         assert!((largest_grey(&grey(&[1, 2, 3, 4])) - 1.0).abs() < 1e-6);
-        // Means 1/255 and 128/255: the first feature can be 255 − 1 times its mean away from it.
+        // Means 1/255 and 128/255: the first feature can deviate by 254 times its mean.
         let unlike = grey(&[0, 1, 2, 255]).normalised(Normalise::MeanRatio);
         assert!((largest_grey(&unlike) - 254.0).abs() < 0.1);
         let alike = grey(&[200, 100, 220, 255]).normalised(Normalise::MeanRatio);

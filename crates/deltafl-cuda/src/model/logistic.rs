@@ -2,13 +2,13 @@
 
 use deltafl::data::InputKind;
 
-use super::Setup;
+use super::KernelSetup;
 use super::linear::dim;
 use super::per_block::PerBlockModel;
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 
-/// Features that a warp holds in registers.
+/// Features that a warp keeps in registers.
 const MOST_INPUTS: usize = 4096;
 
 pub(super) const KERNELS: PerBlockModel = PerBlockModel {
@@ -17,11 +17,11 @@ pub(super) const KERNELS: PerBlockModel = PerBlockModel {
     kernel: |setup, batch, name| setup.kernel(&checked_source(setup, batch)?, name),
 };
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     vec![source(InputKind::Dense { dim: 50 }, 10), source(InputKind::Bytes { dim: 785 }, 16)]
 }
 
-fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
+fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
     let kind = setup.federation.kind();
     if dim(kind) > MOST_INPUTS {
         let shape = format!("of {} inputs: the kernels take at most {MOST_INPUTS}", dim(kind));
@@ -30,11 +30,11 @@ fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
     Ok(source(kind, batch))
 }
 
-fn source(kind: InputKind, batch: usize) -> Source {
+fn source(kind: InputKind, batch: usize) -> KernelSource {
     let sizes = vec![
         ("INPUTS", dim(kind)),
         ("BATCH", batch),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    Source { name: "logistic.cu", text: include_str!("../kernels/logistic.cu"), sizes }
+    KernelSource { name: "logistic.cu", text: include_str!("../kernels/logistic.cu"), sizes }
 }

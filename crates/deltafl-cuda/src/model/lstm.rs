@@ -2,9 +2,9 @@
 
 use deltafl::data::InputKind;
 
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::Buffer;
@@ -13,11 +13,11 @@ const UNITS: usize = 50;
 const MOST_BATCH: usize = 16;
 const THREADS: u32 = 512;
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     vec![source(25, 10), source(7, 16)]
 }
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
     setup.check_batch(batch, MOST_BATCH)?;
     let source = source(checked_len(setup)?, batch);
     let scratch_bytes = setup.device.load(&source, setup.stream)?.constant("scratch_bytes")? as usize;
@@ -29,19 +29,19 @@ pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer
     }))
 }
 
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     let source = source(checked_len(setup)?, MOST_BATCH);
     let score = setup.kernel(&source, "score")?;
     Ok(Box::new(LstmScorer { score, vectors: vectors(setup, &source)? }))
 }
 
-fn source(len: usize, batch: usize) -> Source {
+fn source(len: usize, batch: usize) -> KernelSource {
     let sizes = vec![("LEN", len), ("BATCH", batch)];
-    Source { name: "lstm.cu", text: include_str!("../kernels/lstm.cu"), sizes }
+    KernelSource { name: "lstm.cu", text: include_str!("../kernels/lstm.cu"), sizes }
 }
 
-/// The length of a sequence.
-fn checked_len(setup: &Setup<'_>) -> Result<usize, GpuError> {
+/// Returns the length of a sequence.
+fn checked_len(setup: &KernelSetup<'_>) -> Result<usize, GpuError> {
     let dim = setup.federation.vectors().map_or(0, |vectors| vectors.dim);
     match (setup.size("hidden")?, setup.federation.kind()) {
         (UNITS, InputKind::Tokens { len, .. }) if dim == UNITS && len >= 3 => Ok(len),
@@ -51,8 +51,8 @@ fn checked_len(setup: &Setup<'_>) -> Result<usize, GpuError> {
     }
 }
 
-/// The word vectors as the kernels want them.
-fn vectors(setup: &Setup<'_>, source: &Source) -> Result<Buffer<u16>, GpuError> {
+/// Returns the word vectors in the layout of the kernels.
+fn vectors(setup: &KernelSetup<'_>, source: &KernelSource) -> Result<Buffer<u16>, GpuError> {
     let words = setup.federation.vectors().map_or(0, |vectors| vectors.values.len() / vectors.dim.max(1));
     let mut prepared = Buffer::new(setup.stream)?;
     prepared.reserve(words * 128)?;

@@ -1,33 +1,37 @@
-//! Models small enough for one kernel per update, a block per device.
+//! Models that are small enough for one kernel per update, with one block per device.
 
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
 use crate::launch::{Grid, launch};
 
-/// How such a model is built.
+/// The build parameters of such a model.
 pub(super) struct PerBlockModel {
-    /// Of a block.
+    /// The threads of a block.
     pub(super) threads: u32,
-    /// Examples in flight in a forward pass.
+    /// Concurrent examples of a forward pass.
     pub(super) scored: usize,
-    /// The kernel of a name, for batches of at most this size.
-    pub(super) kernel: fn(&Setup<'_>, usize, &str) -> Result<Kernel, GpuError>,
+    /// Returns the kernel of a name, for batches of at most this size.
+    pub(super) kernel: fn(&KernelSetup<'_>, usize, &str) -> Result<Kernel, GpuError>,
 }
 
 impl PerBlockModel {
-    pub(super) fn trainer(&self, setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+    pub(super) fn trainer(
+        &self,
+        setup: &KernelSetup<'_>,
+        batch: usize,
+    ) -> Result<Box<dyn Trainer>, GpuError> {
         let kernel = (self.kernel)(setup, batch, "update")?;
         Ok(Box::new(PerBlock { kernel, threads: self.threads }))
     }
 
-    pub(super) fn scorer(&self, setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+    pub(super) fn scorer(&self, setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
         let kernel = (self.kernel)(setup, self.scored, "score")?;
         Ok(Box::new(PerBlock { kernel, threads: self.threads }))
     }
 }
 
-/// A kernel `update` or `score` with a block per task or item.
+/// A kernel `update` or `score` with one block per task or item.
 struct PerBlock {
     kernel: Kernel,
     threads: u32,

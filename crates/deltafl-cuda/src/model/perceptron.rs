@@ -2,11 +2,11 @@
 
 use deltafl::data::InputKind;
 
-use super::Setup;
+use super::KernelSetup;
 use super::linear::dim;
 use super::per_block::PerBlockModel;
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 
 pub(super) const KERNELS: PerBlockModel = PerBlockModel {
     threads: 256,
@@ -14,15 +14,15 @@ pub(super) const KERNELS: PerBlockModel = PerBlockModel {
     kernel: |setup, batch, name| setup.kernel(&checked_source(setup, batch)?, name),
 };
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     vec![source(InputKind::Bytes { dim: 784 }, 100, 62, 10), source(InputKind::Dense { dim: 3 }, 7, 2, 32)]
 }
 
-fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
+fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
     Ok(source(setup.federation.kind(), setup.size("hidden")?, setup.federation.classes(), batch))
 }
 
-fn source(kind: InputKind, hidden: usize, classes: usize, batch: usize) -> Source {
+fn source(kind: InputKind, hidden: usize, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![
         ("INPUTS", dim(kind)),
         ("HIDDEN", hidden),
@@ -30,5 +30,5 @@ fn source(kind: InputKind, hidden: usize, classes: usize, batch: usize) -> Sourc
         ("BATCH", batch),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    Source { name: "perceptron.cu", text: include_str!("../kernels/perceptron.cu"), sizes }
+    KernelSource { name: "perceptron.cu", text: include_str!("../kernels/perceptron.cu"), sizes }
 }

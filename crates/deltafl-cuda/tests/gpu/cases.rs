@@ -1,4 +1,4 @@
-//! A small federation and a model per case: the sizes of the paper, and others.
+//! A small federation and a model per case, in the sizes of the paper and in others.
 
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
@@ -9,7 +9,7 @@ use deltafl::options::OptionValue;
 use deltafl::params::Params;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
-use deltafl_cuda::{Cache, Device};
+use deltafl_cuda::{GpuDevice, KernelCache};
 
 /// A model on a federation.
 pub(crate) struct Case {
@@ -20,7 +20,7 @@ pub(crate) struct Case {
     pub(crate) params: Params,
     pub(crate) batch: usize,
     pub(crate) rate: f32,
-    /// How far a single step may be off.
+    /// The tolerance of a single step.
     pub(crate) step_tolerance: f64,
 }
 
@@ -31,13 +31,13 @@ impl Case {
         Self { name: name.to_owned(), federation, spec, model, params, batch, rate, step_tolerance: 1e-5 }
     }
 
-    /// Another w.
+    /// Returns a different w.
     pub(crate) fn other_params(&self) -> Params {
         drawn(&*self.model, 2)
     }
 }
 
-/// An initial iterate, moved a little: some models start from zero.
+/// Returns a perturbed initial iterate, because some models start from zero.
 fn drawn(model: &dyn Model, seed: u64) -> Params {
     let mut stream = Stream::new(seed, Purpose::Init, 0, 0);
     let mut params = vec![0.0; model.num_params()];
@@ -46,14 +46,15 @@ fn drawn(model: &dyn Model, seed: u64) -> Params {
     params.into()
 }
 
-/// Devices of unequal sizes: short last batches, more than one block of a forward pass, a single example.
+/// Devices of different sizes: short last batches, more than one block of a forward pass, a single
+/// example.
 const COUNTS: [usize; 7] = [179, 16, 1, 300, 101, 33, 64];
 
 fn stream(device: usize) -> Stream {
     Stream::new(11, Purpose::Synthesis, 0, device as u64)
 }
 
-/// Features around a mean of the class.
+/// Features around a mean per class.
 fn features(dim: usize, classes: usize, device: usize, count: usize) -> (Vec<f32>, Vec<u32>) {
     let mut stream = stream(device);
     let (mut values, mut labels) = (Vec::new(), Vec::new());
@@ -117,8 +118,8 @@ fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
     builder.build()
 }
 
-/// Every case that has kernels; of these, where `DELTAFL_GPU_CASES` is set, those whose names begin with one of its
-/// words, between commas: a checker of memory takes minutes for all of them.
+/// Returns every case with kernels. If `DELTAFL_GPU_CASES` is set, only those whose names start
+/// with one of its comma-separated words, because a memory checker takes minutes for all of them.
 pub(crate) fn every_case() -> Vec<Case> {
     let mut cases = all_cases();
     if let Ok(words) = std::env::var("DELTAFL_GPU_CASES") {
@@ -147,7 +148,7 @@ fn all_cases() -> Vec<Case> {
         Case::new("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
         Case::new("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
         Case {
-            // A max-pool or a ReLU that flips changes a path: single devices may be further off.
+            // A max-pool or ReLU that flips changes a path, so single devices may differ more.
             step_tolerance: 1e-2,
             ..Case::new("conv-net, images", images(784, 62), conv_net(), 16, 0.1)
         },
@@ -168,7 +169,7 @@ fn sized(model: &'static ModelDefinition, option: &str, size: u64) -> ModelSpec 
     model.spec_with([(option, OptionValue::Whole(size))]).unwrap()
 }
 
-/// Shapes that have no kernels.
+/// Returns shapes without kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![
         Case::new("gru", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.1),
@@ -184,13 +185,13 @@ pub(crate) fn unsupported() -> Vec<Case> {
     ]
 }
 
-/// The GPU, or a message that there is none.
-pub(crate) fn device() -> Option<Device> {
-    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-test-kernels"));
-    match Device::open(0, cache) {
+/// Returns the GPU, or prints that there is none.
+pub(crate) fn device() -> Option<GpuDevice> {
+    let cache = KernelCache::in_folder(std::env::temp_dir().join("deltafl-test-kernels"));
+    match GpuDevice::open(0, cache) {
         Ok(device) => Some(device),
         Err(error) => {
-            // On a machine that should have a GPU, `scripts/test-gpu` asks for more than a message.
+            // On a machine that should have a GPU, `scripts/test-gpu` makes this an error.
             assert!(std::env::var_os("DELTAFL_NEEDS_GPU").is_none(), "{error}");
             eprintln!("passed over: {error}");
             None

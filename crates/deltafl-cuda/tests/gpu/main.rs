@@ -1,5 +1,5 @@
-//! Every model on a GPU against the same model on the CPU. Without a GPU the tests say so and pass over;
-//! `scripts/test-gpu` runs them where there is one.
+//! Every model on a GPU against the same model on the CPU. Without a GPU the tests print that they
+//! are skipped. `scripts/test-gpu` runs them on a machine with a GPU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use deltafl::question::RoundKey;
 use deltafl::task::ERRORS;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_cuda::{Gpu, Options};
+use deltafl_cuda::{Gpu, GpuOptions};
 use reference::{cpu_local, cpu_scores, distance, median};
 
 fn round(members: usize) -> RoundKey {
@@ -27,7 +27,7 @@ fn plan(case: &Case, work: Work) -> LocalPlan {
     LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0, correction: None }
 }
 
-/// The coded sum of a cohort's updates.
+/// Returns the coded sum of a cohort's updates.
 fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(FederationIndex, f64)]) -> Vec<u64> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
@@ -45,7 +45,7 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(Federat
     sum
 }
 
-/// Scores of whole devices, params by params.
+/// Returns the scores of whole devices for each vector of parameters.
 fn scores(
     case: &Case,
     gpu: &mut Gpu<'_>,
@@ -67,7 +67,7 @@ fn scores(
     gpu.scores(&all, params).unwrap().into_iter().map(total).collect()
 }
 
-/// The sum of a cohort's updates, and its w_k.
+/// Returns the sum of a cohort's updates, and its w_k.
 fn train(
     gpu: &mut Gpu<'_>,
     params: &Params,
@@ -79,7 +79,7 @@ fn train(
     (sum, local.chunks_exact(params.len()).map(<[f32]>::to_vec).collect())
 }
 
-/// The devices with their weights, in the order of the slots: largest first, as they are scheduled.
+/// Returns the devices with their weights in the order of the slots: largest first, as scheduled.
 fn cohort(case: &Case) -> Vec<(FederationIndex, f64)> {
     let mut cohort: Vec<(FederationIndex, f64)> =
         case.federation.devices().map(|k| (k, case.federation.example_count(k) as f64)).collect();
@@ -87,12 +87,12 @@ fn cohort(case: &Case) -> Vec<(FederationIndex, f64)> {
     cohort
 }
 
-fn on_gpu(case: &Case, options: Options) -> Option<Gpu<'_>> {
+fn on_gpu(case: &Case, options: GpuOptions) -> Option<Gpu<'_>> {
     let device = device()?;
     Some(Gpu::new(&device, &case.federation, &case.spec, case.params.len(), options).unwrap())
 }
 
-/// Relative errors of the updates of all devices, largest device first.
+/// Returns the relative errors of the updates of all devices, largest device first.
 fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
     let cohort = cohort(case);
     let (_, locals) = train(gpu, &case.params, plan, &cohort);
@@ -106,7 +106,7 @@ fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
 #[test]
 fn losses_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let devices: Vec<FederationIndex> = case.federation.devices().rev().collect();
         let other = case.other_params();
         let scores = scores(&case, &mut gpu, &devices, &[&case.params, &other]);
@@ -126,7 +126,7 @@ fn losses_agree_with_the_cpu() {
 #[test]
 fn a_step_agrees_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let errors = errors(&case, &mut gpu, &plan(&case, Work::Steps(1)));
         let worst = errors.iter().copied().fold(0.0, f64::max);
         println!("{}: a step differs by {worst:.1e}, median {:.1e}", case.name, median(&errors));
@@ -137,7 +137,7 @@ fn a_step_agrees_with_the_cpu() {
 #[test]
 fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let errors = errors(&case, &mut gpu, &plan(&case, Work::Epochs(1)));
         println!("{}: an epoch differs by {:.1e}", case.name, median(&errors));
         assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
@@ -147,7 +147,7 @@ fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
 #[test]
 fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         for (work, l2, mu) in [
             (Work::Epochs(2), 0.0, 0.0),
             (Work::Steps(5), 0.01, 0.0),
@@ -166,7 +166,7 @@ fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
 #[test]
 fn smaller_batches_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let mut plan = plan(&case, Work::Epochs(1));
         plan.batch = 7;
         let errors = errors(&case, &mut gpu, &plan);
@@ -176,12 +176,12 @@ fn smaller_batches_agree_with_the_cpu() {
 }
 
 #[test]
-fn the_sum_is_the_cpus_code_of_the_same_local_parameters() {
+fn the_sum_equals_the_cpu_sum_of_the_same_local_parameters() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let cohort: Vec<(FederationIndex, f64)> =
             cohort(&case).iter().map(|&(k, weight)| (k, weight * 0.37)).collect();
-        // The last rate sends parameters to infinity: those devices are refused and counted.
+        // The last rate sends parameters to infinity. Those devices are rejected and counted.
         for rate in [case.rate, 1e38] {
             let mut plan = plan(&case, Work::Steps(3));
             plan.learning_rate = rate;
@@ -199,9 +199,9 @@ fn the_sum_is_the_cpus_code_of_the_same_local_parameters() {
 }
 
 #[test]
-fn the_bits_are_the_same_whatever_runs_beside() {
+fn the_bits_do_not_depend_on_concurrent_work() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let (cohort, other) = (cohort(&case), case.other_params());
         let plan = plan(&case, Work::Epochs(1));
         let devices: Vec<FederationIndex> = cohort.iter().map(|&(k, _)| k).collect();
@@ -222,7 +222,7 @@ fn the_bits_are_the_same_whatever_runs_beside() {
             }
             work.join().unwrap();
         });
-        // A device alone trains as in the cohort, among other queries too.
+        // A device alone trains as in the cohort, also among other queries.
         let (alone, _) = train(&mut gpu, &case.params, &plan, &cohort[1..2]);
         let mut expected = vec![0; alone.len()];
         UpdateCode::new(1).add(case.params.as_slice(), &locals[1], cohort[1].1, &mut expected).unwrap();
@@ -233,8 +233,8 @@ fn the_bits_are_the_same_whatever_runs_beside() {
 #[test]
 fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let mut small = on_gpu(&case, Options { memory: Some(1) }).unwrap();
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+        let mut small = on_gpu(&case, GpuOptions { memory: Some(1) }).unwrap();
         assert!(gpu.is_resident() && !small.is_resident(), "{}", case.name);
         let devices: Vec<FederationIndex> = case.federation.devices().collect();
         let all = |gpu: &mut Gpu<'_>| scores(&case, gpu, &devices, &[&case.params]);
@@ -245,7 +245,7 @@ fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
     }
 }
 
-/// Updates in a round of some number.
+/// Returns the updates of a round.
 fn sum_in(
     round: u64,
     gpu: &mut Gpu<'_>,
@@ -271,11 +271,11 @@ fn sum_in(
 }
 
 #[test]
-fn a_round_that_was_prepared_ahead_has_the_same_bits() {
+fn a_round_that_was_prepared_in_advance_has_the_same_bits() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        // The most memory that does not hold the whole federation.
-        let sizes = (4..40).rev().map(|bits| Options { memory: Some(1 << bits) });
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+        // The largest memory that does not contain the whole federation.
+        let sizes = (4..40).rev().map(|bits| GpuOptions { memory: Some(1 << bits) });
         let mut small =
             sizes.map(|options| on_gpu(&case, options).unwrap()).find(|gpu| !gpu.is_resident()).unwrap();
         let all = cohort(&case);
@@ -290,7 +290,7 @@ fn a_round_that_was_prepared_ahead_has_the_same_bits() {
                 assert_eq!(gpu.has_ready(&announced), !gpu.is_resident(), "{}", case.name);
                 let scores = scores(&case, gpu, &announced, &[&case.params]);
                 assert_eq!(sum_in(4, gpu, &case.params, &plan, few), expected, "{}", case.name);
-                // Announced for another round or other work, an order is drawn anew.
+                // An order announced for a different round or plan is drawn again.
                 gpu.prefetch(&announced);
                 sum_in(8, gpu, &case.params, &plan, &all);
                 assert_eq!(sum_in(4, gpu, &case.params, &plan, few), expected, "{}", case.name);
@@ -300,7 +300,7 @@ fn a_round_that_was_prepared_ahead_has_the_same_bits() {
     }
 }
 
-/// Scores where nothing is ready: the devices of the last announcement are not among them all.
+/// Scores without preparation: the last announcement does not include all devices.
 fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[FederationIndex]) -> Vec<Vec<Score>> {
     let all: Vec<FederationIndex> = case.federation.devices().collect();
     let whole = scores(case, gpu, &all, &[&case.params]);
@@ -310,11 +310,12 @@ fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[FederationIndex])
 #[test]
 fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
     for case in every_case() {
-        let Some(gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let mut ranks = gpu.split(2).unwrap();
         let (cohort, plan) = (cohort(&case), plan(&case, Work::Epochs(1)));
         let whole = sum(&mut ranks[0], &case.params, &plan, &cohort);
-        // Two ranks at work on one GPU at once; the code of a sum depends on the members of the round.
+        // Two ranks use one GPU concurrently. The code of a sum depends on the members of the
+        // round.
         let parts = std::thread::scope(|scope| {
             let work = |(gpu, part): (_, usize)| {
                 let (case, cohort, plan) = (&case, &cohort, &plan);
@@ -345,9 +346,9 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
 }
 
 #[test]
-fn several_sums_are_kept_apart() {
+fn several_sums_are_independent() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
         let len = UpdateCode::len(case.params.len());
         let task = |params, (device, weight), sum| UpdateTask {
@@ -359,7 +360,7 @@ fn several_sums_are_kept_apart() {
             weight,
             sum,
         };
-        // What a sum holds already stays in it, and a weight that is not a number is refused.
+        // The previous contents of a sum remain, and a weight that is not a number is rejected.
         let mut sums = [vec![5; len], vec![0; len], vec![5; len]];
         let mut tasks: Vec<UpdateTask<'_>> =
             cohort.iter().map(|&device| task(&case.params, device, 0)).collect();
@@ -368,7 +369,7 @@ fn several_sums_are_kept_apart() {
         gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
         let first: Vec<u64> =
             sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum.wrapping_add(5)).collect();
-        // The code of a sum depends on the members of the round, whatever part of them answers.
+        // The code of a sum depends on the members of the round, not on the part that answers.
         let mut second = [vec![0; len]];
         let two: Vec<UpdateTask<'_>> = cohort[..2].iter().map(|&device| task(&other, device, 0)).collect();
         gpu.updates(&round(cohort.len()), &two, &mut second).unwrap();
@@ -378,9 +379,9 @@ fn several_sums_are_kept_apart() {
 }
 
 #[test]
-fn a_device_that_takes_no_step_stays_where_it_is_and_counts() {
+fn a_device_without_steps_keeps_its_parameters_and_counts() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let cohort = cohort(&case);
         for work in [Work::Epochs(0), Work::Steps(0)] {
             let sum = sum(&mut gpu, &case.params, &plan(&case, work), &cohort);
@@ -392,11 +393,11 @@ fn a_device_that_takes_no_step_stays_where_it_is_and_counts() {
 }
 
 #[test]
-fn a_model_without_kernels_for_its_shape_is_refused_by_name() {
+fn a_model_without_kernels_for_its_shape_is_rejected_by_name() {
     let Some(device) = device() else { return };
     for case in cases::unsupported() {
         let error =
-            Gpu::new(&device, &case.federation, &case.spec, case.params.len(), Options::default()).err();
+            Gpu::new(&device, &case.federation, &case.spec, case.params.len(), GpuOptions::default()).err();
         let message = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains(&case.name), "{}: {message}", case.name);
     }

@@ -1,4 +1,4 @@
-//! The CPU's side: losses and local updates from `Model::gradient`, step by step.
+//! The reference on the CPU: losses and local updates from `Model::gradient`, step by step.
 
 use deltafl::data::{BatchBuffer, FederationIndex};
 use deltafl::device::{blocks, stream_key, update_stream};
@@ -9,7 +9,7 @@ use deltafl::trainer::{LocalPlan, LocalTrainer, Sgd, Work};
 
 use crate::cases::Case;
 
-/// The loss of a device.
+/// Returns the loss of a device.
 pub(crate) fn cpu_scores(case: &Case, device: FederationIndex, params: &Params) -> Score {
     let examples = case.federation.examples(device);
     let trainer = Sgd::new(&*case.model);
@@ -22,7 +22,7 @@ pub(crate) fn cpu_scores(case: &Case, device: FederationIndex, params: &Params) 
     total
 }
 
-/// w ← w − γ(∇f + λw + μ(w − w_t)), in f64 between gradients.
+/// Computes w ← w − γ(∇f + λw + μ(w − w_t)), in f64 between gradients.
 pub(crate) fn cpu_local(
     case: &Case,
     device: FederationIndex,
@@ -64,7 +64,7 @@ pub(crate) fn cpu_local(
     w.iter().map(|&w| w as f32).collect()
 }
 
-/// ‖got − expected‖ / ‖expected − start‖.
+/// Returns ‖got − expected‖ / ‖expected − start‖.
 pub(crate) fn distance(got: &[f32], expected: &[f32], start: &[f32]) -> f64 {
     let norm = |pairs: &mut dyn Iterator<Item = (f32, f32)>| {
         pairs.map(|(a, b)| (f64::from(a) - f64::from(b)).powi(2)).sum::<f64>().sqrt()
@@ -74,7 +74,7 @@ pub(crate) fn distance(got: &[f32], expected: &[f32], start: &[f32]) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error / moved }
 }
 
-/// The middle of some numbers.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
