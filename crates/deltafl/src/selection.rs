@@ -32,6 +32,7 @@ pub enum Needs {
 
 /// What was learned.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Learned<'a> {
     /// Nothing was asked.
     Nothing,

@@ -70,6 +70,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
 
 /// How Δ-FL finds the quantile of the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Quantile {
     /// The server sees the losses of the cohort (Algorithm 2).
     #[default]
@@ -80,6 +81,7 @@ pub enum Quantile {
 
 /// What happens to an η that is older than a round (T_η > 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EtaRule {
     /// η is found anew in the next round when the mass that it keeps is far from θ: losses fall while η stays, and the
     /// tail would be empty before long.

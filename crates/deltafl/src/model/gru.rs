@@ -61,6 +61,7 @@ fn build(request: &ModelRequest<'_>) -> Result<Box<dyn Model>, ModelMismatch> {
 
 /// How a symbol enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Embedding {
     /// As a unit vector (the paper).
     OneHot,
