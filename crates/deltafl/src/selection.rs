@@ -33,6 +33,7 @@ pub enum Needs {
 
 /// The information that was requested.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Learned<'a> {
     /// Nothing was requested.
     Nothing,

@@ -33,6 +33,7 @@ pub enum Task {
 /// The loss of a prediction ŷ of a real number y, with r = ŷ − y.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum RegressionLoss {
     /// r²/2.
     #[default]

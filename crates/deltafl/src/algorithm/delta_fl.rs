@@ -70,6 +70,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
 
 /// The method by which Δ-FL finds the quantile of the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Quantile {
     /// The server sees the losses of the cohort (Algorithm 2).
     #[default]
@@ -80,6 +81,7 @@ pub enum Quantile {
 
 /// The handling of an η that is older than a round (T_η > 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EtaRule {
     /// η is recomputed in the next round if the mass that it keeps is far from θ. Losses decrease
     /// while η is constant, so the tail would soon be empty.

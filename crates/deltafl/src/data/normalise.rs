@@ -11,6 +11,7 @@ use crate::kernel::{Granted, affine};
 /// The normalisation of dense features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Normalise {
     /// Features as stored.
     #[default]

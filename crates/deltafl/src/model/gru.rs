@@ -61,6 +61,7 @@ fn build(request: &ModelRequest<'_>) -> Result<Box<dyn Model>, ModelMismatch> {
 
 /// The encoding of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Embedding {
     /// A unit vector (the paper).
     OneHot,

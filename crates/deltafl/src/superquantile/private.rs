@@ -36,6 +36,7 @@ use super::{Conformity, DeviceLoss};
 /// The algorithm of the private quantile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum PrivateQuantile {
     /// A histogram of 64 bins, then one of 64 bins inside the bin that contains the quantile.
     #[default]
