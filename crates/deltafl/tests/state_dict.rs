@@ -185,6 +185,7 @@ fn the_gru_is_torchs_gru() {
                 Embedding::Trained(dim) => {
                     wide(&state.tensor("embedding.weight").values[symbol * dim..(symbol + 1) * dim])
                 }
+                other => panic!("no reference for {other:?}"),
             };
             let input = state.linear("gru.weight_ih_l0", "gru.bias_ih_l0", &x);
             let recurrent = state.linear("gru.weight_hh_l0", "gru.bias_hh_l0", &h);
