@@ -101,10 +101,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.estimate {
         return Ok(());
     }
-    let progress = Progress::new(args.tui, args.quiet || args.json)?;
+    let mut progress = Progress::new(args.tui, args.quiet || args.json)?;
     let (mut results, mut stopped) = (Vec::new(), None);
     for job in &jobs {
-        match train(&args, job, &progress)? {
+        match train(&args, job, &mut progress)? {
             Ok(beside) => results.push(beside),
             Err(place) => {
                 stopped = Some((job, place));
@@ -227,11 +227,15 @@ fn say(args: &Args, line: &str) {
 
 /// Trains a pair and writes its report. Returns the point at which it was stopped, if the user
 /// stops it.
-fn train(args: &Args, job: &Job, progress: &Progress) -> Result<Result<PaperComparison, Stopped>> {
-    let options =
-        RunOptions { out: &job.out, start: Start::Any, machine: args.machine.machine(), listener: progress };
+fn train(args: &Args, job: &Job, progress: &mut Progress) -> Result<Result<PaperComparison, Stopped>> {
+    let options = RunOptions {
+        out: &job.out,
+        start: Start::Any,
+        machine: args.machine.machine(),
+        concurrent_seeds: progress.shows_concurrent_seeds(),
+    };
     let federation = session::load(&job.experiment).map_err(explained)?;
-    let ended = session::run_on(job.experiment.clone(), &federation, &options);
+    let ended = session::run_on(job.experiment.clone(), &federation, &options, progress);
     let summary = match ended.map_err(explained)? {
         Ended::Finished(summary) => summary,
         Ended::Interrupted(stopped) => return Ok(Err(stopped)),

@@ -149,8 +149,8 @@ fn run_points(args: &RunArgs) -> Result<()> {
     let points: Vec<&SweepPoint> = args.shard.of(&sweep.points).collect();
     let options = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
     folder.describe(&sweep).map_err(explained)?;
-    let progress = SweepProgress::unless(args.quiet || args.json);
-    let tally = train(&folder, &points, &options, &progress).map_err(explained)?;
+    let mut progress = SweepProgress::unless(args.quiet || args.json);
+    let tally = train(&folder, &points, &options, &mut progress).map_err(explained)?;
     let results = listing::results(&folder, &sweep, points.iter().copied()).map_err(explained)?;
     if !args.json {
         print!("{}", listing::rendered(&sweep, &results));

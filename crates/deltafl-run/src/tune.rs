@@ -20,11 +20,12 @@ pub use heat_map::HeatMap;
 
 use crate::drawing::{self, DrawingError};
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError, create_folder, write_file};
+use crate::event::SweepObserver;
 use crate::report::tracks::tracks;
 use crate::sweep::SweepError;
 use crate::sweep::folder::SweepFolder;
 use crate::sweep::points::{Sweep, SweepPoint};
-use crate::sweep::train::{self, SweepListener, SweepOptions, Tally};
+use crate::sweep::train::{self, SweepOptions, Tally};
 use crate::text_table;
 use grid::TuneGrid;
 
@@ -192,14 +193,14 @@ impl Tuner {
     ///
     /// Fails if points are not trained yet, if FedAvg diverges at every point, or if files cannot
     /// be written.
-    pub fn rate(&mut self, listener: &dyn SweepListener) -> Result<TuneStep, TuneError> {
+    pub fn rate(&mut self, observer: &mut SweepObserver<'_>) -> Result<TuneStep, TuneError> {
         let mut swept = vec![format!("local.learning_rate={}", listed(&self.grid.rates))];
         if !self.grid.decays.is_empty() {
             swept.push(format!("local.decay.factor={}", listed(&self.grid.decays)));
         }
         let (folder, sweep) = self.sweep("rate", grid::for_rate(&self.tuned), &swept)?;
         folder.describe(&sweep)?;
-        let points = self.trained(&folder, sweep, listener)?;
+        let points = self.trained(&folder, sweep, observer)?;
         let columns = self.grid.decays.len().max(1);
         let losses: Vec<Option<f64>> =
             points.iter().map(|(_, summary)| train_loss(&summary.tracks[0])).collect();
@@ -240,7 +241,7 @@ impl Tuner {
     ///
     /// Fails if points are not trained yet, if no device is held out, or if files cannot be
     /// written.
-    pub fn l2(&mut self, listener: &dyn SweepListener) -> Result<Option<TuneStep>, TuneError> {
+    pub fn l2(&mut self, observer: &mut SweepObserver<'_>) -> Result<Option<TuneStep>, TuneError> {
         if self.grid.l2.is_empty() {
             return Ok(None);
         }
@@ -249,7 +250,7 @@ impl Tuner {
         let (folder, sweep) = self.sweep("l2", grid::for_l2(&self.tuned), &swept)?;
         // An extended grid of rates may have selected another rate and therefore other points.
         folder.describe_anew(&sweep)?;
-        let points = self.trained(&folder, sweep, listener)?;
+        let points = self.trained(&folder, sweep, observer)?;
         let metric = points.first().map_or(Task::Classes, |(_, summary)| summary.task).primary();
         let names: Vec<String> = tracks(&self.tuned).into_iter().map(|track| track.label).collect();
         let errors: Vec<Vec<Option<f64>>> = (0..names.len())
@@ -312,10 +313,10 @@ impl Tuner {
         &self,
         folder: &SweepFolder,
         sweep: Sweep,
-        listener: &dyn SweepListener,
+        observer: &mut SweepObserver<'_>,
     ) -> Result<Vec<(SweepPoint, Summary)>, TuneError> {
         let points: Vec<&SweepPoint> = sweep.points.iter().collect();
-        let tally = train::train(folder, &points, &self.options.sweep, listener)?;
+        let tally = train::train(folder, &points, &self.options.sweep, observer)?;
         if tally.busy > 0 || tally.interrupted || !tally.failures.is_empty() {
             return Err(TuneError::Unfinished { folder: folder.path().to_owned(), tally });
         }

@@ -36,4 +36,4 @@ mod service;
 pub mod store;
 
 pub use round::Deadlines;
-pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};
+pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerObserver};

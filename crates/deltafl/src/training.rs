@@ -31,7 +31,10 @@ mod local;
 mod plan;
 mod records;
 
-pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
+pub use self::event::{
+    Event, LossReporting, Observer, ObserverError, ObserverResult, SharedObserver, TrainOptions,
+    TrainingObserver,
+};
 use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
@@ -171,7 +174,7 @@ pub fn train(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     train_with(exchange, plan, state, TrainOptions::default(), observer)
 }
@@ -186,7 +189,7 @@ pub fn train_with(
     plan: &Plan,
     state: &mut State,
     options: TrainOptions,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     let mut events = EventSink { observer, stop: false };
     if state.round == 0 {
@@ -224,12 +227,12 @@ pub fn train_with(
 }
 
 /// Sends events to an observer and stores its wish to stop.
-struct EventSink<'a> {
-    observer: &'a mut dyn Observer,
+struct EventSink<'a, 'o> {
+    observer: &'a mut TrainingObserver<'o>,
     stop: bool,
 }
 
-impl EventSink<'_> {
+impl EventSink<'_, '_> {
     fn send(&mut self, event: Event<'_>) -> Result<(), TrainingError> {
         self.stop |= self.observer.handle(event).map_err(TrainingError::Observer)?.is_break();
         Ok(())
@@ -403,7 +406,7 @@ impl RoundRecord {
 fn evaluate(
     exchange: &mut dyn Exchange,
     state: &State,
-    events: &mut EventSink<'_>,
+    events: &mut EventSink<'_, '_>,
 ) -> Result<(), TrainingError> {
     let mut splits = Vec::with_capacity(3);
     for split in [Split::Train, Split::Test, Split::Validation] {

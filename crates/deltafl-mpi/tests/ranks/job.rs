@@ -15,7 +15,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Outcome, train};
+use deltafl::training::{Event, Observer, ObserverResult, Outcome, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::World;
@@ -65,8 +65,8 @@ struct Recorder {
     stop_after: Option<u64>,
 }
 
-impl Observer for Recorder {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Recorder {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => {
                 self.folder.append(records, 0.0)?;

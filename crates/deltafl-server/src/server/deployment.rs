@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::config::ServerConfig;
 use super::error::ServerError;
-use super::{ServerEvent, ServerListener};
+use super::{ServerEvent, ServerEvents};
 use crate::authority::{Authority, ServerIdentity};
 use crate::committer::RunStore;
 use crate::exchange::DrawChain;
@@ -52,10 +52,10 @@ impl Deployment {
         experiment: &Experiment,
         contract: Option<&DataContract>,
         out: &Path,
-        listener: &dyn ServerListener,
+        events: &ServerEvents,
     ) -> Result<Self, ServerError> {
         let Certificates { federation, server, authority } = match &config.certs {
-            Some(folder) => Certificates::read(folder, listener)?,
+            Some(folder) => Certificates::read(folder, events)?,
             None => {
                 Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
@@ -111,10 +111,7 @@ impl Deployment {
     }
 
     /// The enrolled devices, signed; `None` without certificates.
-    pub(super) async fn roster(
-        &self,
-        listener: &dyn ServerListener,
-    ) -> Result<Option<SignedRoster>, ServerError> {
+    pub(super) async fn roster(&self, events: &ServerEvents) -> Result<Option<SignedRoster>, ServerError> {
         if self.server.is_none() {
             return Ok(None);
         }
@@ -122,7 +119,7 @@ impl Deployment {
         self.roster.store(version, Ordering::Relaxed);
         let (roster, left) = self.roster_renewal.roster().await?;
         if left < SOON {
-            listener.event(&ServerEvent::RosterExpires { days: left.as_secs() / 86_400 });
+            events.send(ServerEvent::RosterExpires { days: left.as_secs() / 86_400 });
         }
         Ok(Some(roster))
     }
@@ -170,16 +167,16 @@ impl Deployment {
     pub(super) async fn lead(
         &self,
         stop: &AtomicBool,
-        listener: &dyn ServerListener,
+        events: &ServerEvents,
     ) -> Result<Option<Lease>, StoreError> {
-        self.run.lead(stop, || listener.event(&ServerEvent::StandingBy)).await
+        self.run.lead(stop, || events.send(ServerEvent::StandingBy)).await
     }
 
     /// Updates the live page and the roster while the rounds run.
-    pub(super) fn follow(&self, host: &Arc<Host>, listener: &Arc<dyn ServerListener>) -> JoinHandle<()> {
+    pub(super) fn follow(&self, host: &Arc<Host>, events: &ServerEvents) -> JoinHandle<()> {
         let known = Some(self.roster.load(Ordering::Relaxed));
-        let listener = Arc::clone(listener);
-        let failed = move |error: &RenewalError| listener.event(&ServerEvent::RosterNotRenewed { error });
+        let events = events.clone();
+        let failed = move |error: &RenewalError| events.send(ServerEvent::RosterNotRenewed { error });
         let (live, enrolled) = (self.live.clone(), Arc::clone(&self.enrolled));
         self.roster_renewal.clone().follow(Arc::clone(host), live, known, enrolled, failed)
     }
@@ -193,7 +190,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn read(folder: &Path, listener: &dyn ServerListener) -> Result<Self, ServerError> {
+    fn read(folder: &Path, events: &ServerEvents) -> Result<Self, ServerError> {
         let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
         let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let ca = folder.join("ca");
@@ -204,7 +201,7 @@ impl Certificates {
             false => Some(Arc::new(Authority::open(&ca).map_err(ServerError::Certificates)?)),
         };
         if authority.is_none() {
-            listener.event(&ServerEvent::NoAuthorityKeys);
+            events.send(ServerEvent::NoAuthorityKeys);
         }
         Ok(Self { federation, server: Some(server), authority })
     }

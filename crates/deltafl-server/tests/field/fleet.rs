@@ -13,7 +13,8 @@ use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{
-    Event, Observer, ObserverError, RoundRecord, State, TrainOptions, TrainingError, train_with,
+    Event, Observer, ObserverResult, RoundRecord, State, TrainOptions, TrainingError, TrainingObserver,
+    train_with,
 };
 use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
@@ -132,7 +133,7 @@ impl TestFederation {
     pub fn train(
         &self,
         exchange: &mut dyn Exchange,
-        diary: &mut dyn Observer,
+        diary: &mut TrainingObserver<'_>,
     ) -> Result<State, TrainingError> {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
@@ -173,8 +174,8 @@ pub struct Records {
     pub evaluations: usize,
 }
 
-impl Observer for Records {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Records {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => self.records.extend_from_slice(records),
             Event::Evaluated { .. } => self.evaluations += 1,
