@@ -180,7 +180,7 @@ fn failures_report_a_reason_truncated_to_fit() {
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);
-    let host = runtime.block_on(Host::start(setup, &roster)).unwrap();
+    let (host, _link) = runtime.block_on(Host::start(setup, &roster)).unwrap();
     assert_eq!(refusal(Some(&host.address().to_string()), 3), "the server trains 2 parameters, this de");
     runtime.block_on(host.shut_down());
 }

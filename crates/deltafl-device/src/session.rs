@@ -9,7 +9,7 @@ mod round;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltafl::params::ParamsId;
@@ -21,7 +21,7 @@ use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
 use deltafl_wire::{BlobId, Reassembly, VERSION, array, malformed, parse_question};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -32,7 +32,7 @@ use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
 use super::limits::within;
-use super::{Device, DeviceData, ServerEndpoint};
+use super::{Device, DeviceData};
 
 /// The size limit of a secure aggregation message outside a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -92,7 +92,7 @@ impl<'d> Session<'d> {
     ) -> Result<Self, SessionError> {
         let limits = device.limits;
         let Greeted { mut client, outgoing, incoming, welcome } =
-            within(limits.welcome, "the Welcome", greet(&device.server, &device.credentials.name)).await?;
+            within(limits.welcome, "the Welcome", greet(device)).await?;
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
         let allowed = device.consent.allows(experiment, trainer.num_params());
@@ -230,10 +230,10 @@ struct Greeted {
 }
 
 /// Connects, sends Hello and waits for Welcome.
-async fn greet(server: &ServerEndpoint, device: &str) -> Result<Greeted, SessionError> {
-    let mut client = server.dial().await?;
+async fn greet(device: &Device) -> Result<Greeted, SessionError> {
+    let mut client = device.server.dial(&device.environment.network).await?;
     let (outgoing, outbox) = mpsc::channel(OUTBOX);
-    let hello = proto::Hello { version: VERSION, device: device.to_owned() };
+    let hello = proto::Hello { version: VERSION, device: device.credentials.name.clone() };
     // The outbox is empty, so it has room.
     let _ = outgoing.try_send(FromDevice { body: Some(from_device::Body::Hello(hello)) });
     let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();

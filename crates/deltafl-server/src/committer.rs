@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
 use deltafl::model::ModelSpec;
@@ -18,6 +18,7 @@ use deltafl_data::run_folder::{RoundLine, RunFolder, RunFolderError};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::FederationName;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::exchange::RoundJournal;
 use crate::live::{Fresh, Live, Role};

@@ -35,7 +35,8 @@ use deltafl_secagg::server::{RoundFailure, ServerRoundConfig};
 use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
-use tokio::time::Instant;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
 
 pub use self::plausible::Implausible;
 pub use self::round_in_progress::RoundJournal;
@@ -45,7 +46,7 @@ use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{PhasePurpose, Status};
 use crate::refusal::Refusal;
-use crate::round::{DeviceLink, Invitation, Protocol};
+use crate::round::{DeviceLink, Invitation, LoopRuntime, Protocol};
 use crate::store::{SlotKey, StoreError, StoredQuestion};
 
 /// The reason for which the aggregation of a cohort failed.
@@ -107,7 +108,9 @@ pub struct ShuttingDown;
 pub struct DrawnTwice(pub u32);
 
 impl NetworkExchange {
-    pub(crate) fn new(line: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
+    /// Creates the exchange with the devices of a server. Its calls block, so the round loop runs on
+    /// a thread outside the runtime. `stop` ends the run before its next question.
+    pub fn new(line: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
         Self {
             line,
             rules,
@@ -121,6 +124,15 @@ impl NetworkExchange {
             round_in_progress: RoundInProgress::default(),
             journal: None,
         }
+    }
+
+    /// Runs the connections only while the round loop waits for them, on the thread of the loop.
+    /// `runtime` is the current-thread runtime on which the server was started. With paused time, a
+    /// whole federation then runs in one thread and in virtual time.
+    #[must_use]
+    pub fn driving(mut self, runtime: Arc<Runtime>) -> Self {
+        self.line.runtime = LoopRuntime::Driven(runtime);
+        self
     }
 
     /// Stores the current round, so that the next server can resume it.
@@ -140,6 +152,8 @@ impl NetworkExchange {
     /// round of a previous server. Must be called before each seed is trained.
     pub fn resume(&mut self, state: &State) -> Result<(), StoreError> {
         let (seed, round) = (state.seed, state.round);
+        let runtime = self.line.runtime.handle();
+        let _clock = runtime.enter();
         self.line.hub.set_newest(state);
         self.round_in_progress = RoundInProgress::default();
         if let Some(journal) = &self.journal {
@@ -385,6 +399,8 @@ impl Exchange for NetworkExchange {
     /// Waits until enough devices are ready for a round. A server stops only here. A round that has
     /// begun is completed, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        let runtime = self.line.runtime.handle();
+        let _clock = runtime.enter();
         if let Some(cohort) = self.round_in_progress.left_cohort().cloned() {
             if self.comes_back(&cohort)? {
                 let places = 0..self.devices() as u32;
@@ -416,6 +432,8 @@ impl Exchange for NetworkExchange {
         tracks: &[&Params],
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         Self::check_cohort(round)?;
+        let runtime = self.line.runtime.handle();
+        let _clock = runtime.enter();
         if self.is_given_up((round.seed, round.index)) {
             return Ok(vec![Vec::new(); tracks.len()]);
         }
@@ -424,6 +442,8 @@ impl Exchange for NetworkExchange {
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         Self::check_cohort(round)?;
+        let runtime = self.line.runtime.handle();
+        let _clock = runtime.enter();
         if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());
         }
@@ -434,7 +454,7 @@ impl Exchange for NetworkExchange {
             },
             failed => {
                 self.fail(round, &failed);
-                std::thread::sleep(self.rules.pause);
+                self.line.runtime.block_on(sleep(self.rules.pause));
                 ExchangeError::NoSum { source: Box::new(failed) }
             }
         })

@@ -21,7 +21,7 @@ use deltafl_secagg::server::{
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
 use deltafl_wire::{FRAGMENT, fragments_from};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -56,14 +56,46 @@ impl Deadlines {
     }
 }
 
-/// The state shared by the round loop and the connections.
-pub(crate) struct DeviceLink {
+/// The devices of a [`Host`](crate::serve::Host), from which the round loop makes its
+/// [`NetworkExchange`](crate::exchange::NetworkExchange).
+pub struct DeviceLink {
     pub(crate) hub: Arc<Hub>,
     pub(crate) events: mpsc::Receiver<SessionEvent>,
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: LoopRuntime,
+}
+
+/// The runtime of the connections, as the round loop uses it.
+#[derive(Clone)]
+pub(crate) enum LoopRuntime {
+    /// It runs on other threads.
+    Elsewhere(Handle),
+    /// It runs only while the round loop waits.
+    Driven(Arc<Runtime>),
+}
+
+impl LoopRuntime {
+    /// Waits for a future.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self {
+            Self::Elsewhere(handle) => handle.block_on(future),
+            Self::Driven(runtime) => runtime.block_on(future),
+        }
+    }
+
+    /// Returns the handle, whose clock may be paused.
+    pub(crate) fn handle(&self) -> Handle {
+        match self {
+            Self::Elsewhere(handle) => handle.clone(),
+            Self::Driven(runtime) => runtime.handle().clone(),
+        }
+    }
 }
 
 impl DeviceLink {
+    pub(crate) fn new(hub: Arc<Hub>, events: mpsc::Receiver<SessionEvent>) -> Self {
+        Self { hub, events, runtime: LoopRuntime::Elsewhere(Handle::current()) }
+    }
+
     /// Returns the next event of a device before the deadline.
     pub(crate) fn next(&mut self, deadline: Instant) -> Option<SessionEvent> {
         let next = async { timeout_at(deadline, self.events.recv()).await };

@@ -21,6 +21,7 @@ use deltafl_data::experiment::{BackendName, Experiment, Resolved, SecureAggregat
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::loopback;
 use deltafl_wire::roster::{Roster, RosterVersion};
 use tokio::runtime::Runtime;
@@ -44,6 +45,7 @@ use crate::live::Role;
 use crate::refusal::Refusal;
 use crate::roster_renewal::RenewalError;
 use crate::serve::{Host, Introduction, Setup};
+use crate::store::Store;
 use deployment::Deployment;
 
 /// The roster of a server without certificates contains the devices of its data, and does not change.
@@ -236,6 +238,9 @@ pub struct Server<'a> {
     plan: Plan,
     rules: Rules,
     out: PathBuf,
+    environment: Environment,
+    /// Opened according to the configuration if `None`.
+    store: Option<Store>,
 }
 
 impl<'a> Server<'a> {
@@ -267,7 +272,20 @@ impl<'a> Server<'a> {
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
         let plan = plan.into_builder().held_out(held_out(&config, &model)).cohort(invited).build()?;
-        Ok(Self { config, experiment, model, plan, rules, out })
+        let environment = Environment::default();
+        Ok(Self { config, experiment, model, plan, rules, out, environment, store: None })
+    }
+
+    /// Replaces the network, the clock and the random numbers of the operating system.
+    #[must_use]
+    pub fn with_environment(self, environment: Environment) -> Self {
+        Self { environment, ..self }
+    }
+
+    /// Uses an open store in place of the one in the configuration.
+    #[must_use]
+    pub fn with_store(self, store: Store) -> Self {
+        Self { store: Some(store), ..self }
     }
 
     /// Checks whether an experiment may be deployed, as [`Self::new`] does.
@@ -309,7 +327,7 @@ impl<'a> Server<'a> {
         }
         let mut folder = open(&self.out, &self.experiment)?;
         let runtime = Runtime::new().map_err(ServerError::Runtime)?;
-        let opened = Deployment::open(&self.config, &self.experiment, contract, &self.out, events);
+        let opened = Deployment::open(self, events);
         let deployment = runtime.block_on(opened)?;
         let http = runtime.block_on(deployment.serve_http(&self.config))?;
         if let Some((_, url)) = &http {
@@ -378,7 +396,7 @@ impl<'a> Server<'a> {
     /// The setup of the gRPC side, with the introduction for devices that connect.
     fn setup(&self, deployment: &Deployment, seeds: &Seeds) -> Result<Setup, ServerError> {
         let mut session = [0; 16];
-        getrandom::fill(&mut session)?;
+        self.environment.random.fill(&mut session)?;
         let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
         let model = serde_json::to_string(self.experiment.model().spec()).expect("a model is plain values");
         Ok(Setup {
@@ -396,6 +414,7 @@ impl<'a> Server<'a> {
                 contract: deployment.contract.clone(),
             },
             newest: tracks.map(|track| track.params.clone()).collect(),
+            environment: self.environment.clone(),
         })
     }
 
@@ -414,8 +433,8 @@ impl<'a> Server<'a> {
                 loopback::signed(&Roster::decode(signed.bytes)?.with_runs(self.seeds()))
             }
         };
-        let mut host = Host::start(setup, &roster).await?;
-        let exchange = host.exchange(self.rules, stop).expect("asked for once");
+        let (host, link) = Host::start(setup, &roster).await?;
+        let exchange = NetworkExchange::new(link, self.rules, stop);
         Ok(match deployment.chain().await? {
             Some(chain) => (host, exchange.drawing_by(chain)),
             None => (host, exchange),

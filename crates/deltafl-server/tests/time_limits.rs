@@ -31,7 +31,7 @@ use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{
     Decline, FromDevice, FromServer, Hello, NewestRequest, Ready, from_device, from_server,
 };
-use fleet::{TestFederation, never, options, start_host};
+use fleet::{TestFederation, TestHost, never, options, start_host};
 use hostile::{Heard, Hostile, Withheld};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -193,7 +193,7 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never());
     let waiting = tokio::task::spawn_blocking(move || exchange.reachable().map(drop));
     sleep(Duration::from_millis(50)).await;
     host.shut_down().await;
@@ -202,7 +202,7 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
 }
 
 /// A server that gives devices little time to become ready.
-async fn impatient(test: &TestFederation, limits: Limits) -> Host {
+async fn impatient(test: &TestFederation, limits: Limits) -> TestHost {
     let limits = Limits { ready_within: SHORT, ..limits };
     start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await
 }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
 use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Status, Streaming};
 
 use super::{
@@ -147,7 +147,7 @@ impl Session {
         let mut incoming = Incoming::default();
         loop {
             let message = match incoming.due(self.hub.limits.patience) {
-                Some(due) => timeout_at(due.into(), stream.message()).await.map_err(|_| Refusal::Stalled),
+                Some(due) => timeout_at(due, stream.message()).await.map_err(|_| Refusal::Stalled),
                 None => Ok(stream.message().await),
             };
             let heard = match message {

@@ -1,6 +1,6 @@
 //! The progress of the round loop and the phases of the current round.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
