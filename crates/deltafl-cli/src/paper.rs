@@ -151,7 +151,7 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
         return Err(explained(MissingData { presets: missing, data: args.data.clone(), can_fetch }));
     }
     for preset in missing {
-        say(
+        log(
             args,
             &format!(
                 "{0}: skipped, its data is missing; `deltafl paper {0}` explains how to get it",
@@ -181,9 +181,9 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
-        let left = Left::of(experiment, &job.out).map_err(explained)?;
+        let left = Left::for_experiment(experiment, &job.out).map_err(explained)?;
         if left == Left::default() {
-            say(args, &format!("{name}: finished"));
+            log(args, &format!("{name}: finished"));
             continue;
         }
         if !args.quiet && !args.json {
@@ -197,7 +197,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         };
         let time = pace.time(left);
         total += time;
-        say(
+        log(
             args,
             &format!(
                 "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: {} {}",
@@ -212,12 +212,12 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         );
     }
     if jobs.len() > 1 {
-        say(args, &format!("in all about {}", HumanDuration(total)));
+        log(args, &format!("in all about {}", HumanDuration(total)));
     }
     Ok(())
 }
 
-fn say(args: &Args, line: &str) {
+fn log(args: &Args, line: &str) {
     if args.estimate {
         println!("{line}");
     } else if !args.quiet && !args.json {

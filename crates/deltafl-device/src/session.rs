@@ -154,7 +154,7 @@ impl<'d> Session<'d> {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
             from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
-            from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
+            from_server::Body::LossQuestion(question) => self.send_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
@@ -179,7 +179,7 @@ impl<'d> Session<'d> {
                     self.learn_newest().await?;
                 }
                 self.available = Some(true);
-                self.say_ready().await
+                self.send_ready().await
             }
             Err(reason) => self.decline(reason).await,
         }
@@ -196,7 +196,7 @@ impl<'d> Session<'d> {
         if spent { Err(Reason::Policy) } else { (self.device.consent.willing)() }
     }
 
-    async fn say_ready(&self) -> Result<(), SessionError> {
+    async fn send_ready(&self) -> Result<(), SessionError> {
         let roster = Bytes::copy_from_slice(self.roster.hash.as_bytes());
         self.send(from_device::Body::Ready(proto::Ready { roster })).await
     }
@@ -205,7 +205,7 @@ impl<'d> Session<'d> {
     async fn sit_out(&mut self, reason: Reason) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
         self.send(from_device::Body::Decline(reason.to_wire())).await?;
-        self.say_ready().await
+        self.send_ready().await
     }
 
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {

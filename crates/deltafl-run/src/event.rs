@@ -105,7 +105,7 @@ pub fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
     let metric = judged.task.primary();
     let of_track = |(i, label): (usize, &TrackLabel)| {
         let p90 = Figures::of_primary(judged, i).and_then(|figures| figures.percentile(90))?;
-        let shown = metric.shown(p90);
+        let shown = metric.display_value(p90);
         Some(if metric.unit == Unit::Share {
             format!("{label} {shown:.1} %")
         } else {

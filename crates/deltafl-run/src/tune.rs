@@ -208,12 +208,12 @@ impl Tuner {
         let (rate, decay) = (best / columns, best % columns);
         // Rates from left to right, decays from top to bottom.
         let decays: Vec<String> =
-            if self.grid.decays.is_empty() { vec!["none".to_owned()] } else { shown(&self.grid.decays) };
+            if self.grid.decays.is_empty() { vec!["none".to_owned()] } else { formatted(&self.grid.decays) };
         let cells =
             (0..columns).map(|c| (0..self.grid.rates.len()).map(|r| losses[r * columns + c]).collect());
         let map = HeatMap {
             title: "Train loss of FedAvg at the end".to_owned(),
-            x: ("learning rate γ₀", shown(&self.grid.rates)),
+            x: ("learning rate γ₀", formatted(&self.grid.rates)),
             y: ("decay c", decays),
             cells: cells.collect(),
             chosen: vec![(decay, rate)],
@@ -382,7 +382,7 @@ fn loss_decimals(points: &[(SweepPoint, Summary)], losses: &[Option<f64>]) -> us
 
 /// Returns the displayed value: shares in per cent.
 fn validation_p90(metric: &Metric, track: &TrackSummary) -> Option<f64> {
-    track.validation.map(|figures| metric.shown(figures.p90.mean)).filter(|figure| figure.is_finite())
+    track.validation.map(|figures| metric.display_value(figures.p90.mean)).filter(|figure| figure.is_finite())
 }
 
 /// Returns the index of the first of the best values of a metric.
@@ -400,9 +400,9 @@ fn lowest(figures: &[Option<f64>]) -> Option<usize> {
 }
 
 fn listed(values: &[f64]) -> String {
-    shown(values).join(",")
+    formatted(values).join(",")
 }
 
-fn shown(values: &[f64]) -> Vec<String> {
+fn formatted(values: &[f64]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }

@@ -190,8 +190,9 @@ impl RunStore {
             let round = lines[0].record.round;
             let known = losses.iter().find(|known| known.round == round);
             let percentiles = known.iter().flat_map(|known| &known.tracks);
-            let losses: Vec<_> =
-                percentiles.map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
+            let losses: Vec<_> = percentiles
+                .map(|known| known.as_ref().and_then(PublishedLosses::from_distribution))
+                .collect();
             let phases = if round + 1 == state.round { phases } else { &[] };
             self.live.committed(Fresh { lines, phases, losses: &losses });
         }

@@ -18,8 +18,6 @@ pub mod authority;
 pub mod committer;
 pub mod exchange;
 mod framed;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod http;
 mod hub;
 pub mod listener;

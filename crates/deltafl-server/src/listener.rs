@@ -49,7 +49,10 @@ pub enum Protection {
 impl Protection {
     /// TLS with the certificates of [`crate::authority`].
     pub fn mutual(config: Arc<rustls::ServerConfig>) -> Self {
-        Self::Mutual { config, name_of: |certificate| Some(Peer::of(certificate).ok()?.device.to_string()) }
+        Self::Mutual {
+            config,
+            name_of: |certificate| Some(Peer::from_certificate(certificate).ok()?.device.to_string()),
+        }
     }
 }
 

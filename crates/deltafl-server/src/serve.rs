@@ -190,7 +190,7 @@ impl Host {
 
     /// Returns the number of refusals for this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
-        self.hub.refusals.of(refusal)
+        self.hub.refusals.number_of(refusal)
     }
 
     /// Returns the refusals, for a metrics page that outlives this handle.

@@ -84,7 +84,7 @@ impl<'a> ServedModel<'a> {
 
 /// The contract of data like `federation`, with the split of the devices' own examples that the experiment asks for.
 pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
-    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
+    DataContract { split: split_within(experiment), ..DataContract::from_federation(federation) }
 }
 
 /// The split of the devices' own examples that an experiment asks for.

@@ -129,7 +129,7 @@ async fn a_session_that_begins_while_the_server_shuts_down_is_refused() {
     assert!(matches!(drain.body, Some(from_server::Body::Drain(_))));
     second.say_hello(name(&test, 1)).await;
     let refused = timeout(SOON, second.answer).await.unwrap().unwrap().unwrap_err();
-    assert_eq!((refused.code(), refusals.of(Refusal::Closing)), (Code::Unavailable, 1), "{refused}");
+    assert_eq!((refused.code(), refusals.number_of(Refusal::Closing)), (Code::Unavailable, 1), "{refused}");
     timeout(2 * SOON, shutting_down).await.unwrap().unwrap();
     assert!(monitor.sessions().is_none_or(|sessions| sessions.sessions.is_empty()));
 }

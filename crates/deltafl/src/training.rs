@@ -339,8 +339,8 @@ fn one_round(
     state.round += 1;
     let version = terms.cycle(round.index).start;
     for record in &mut records {
-        record.tell(held_out.told(version, plan.held_out, record.track));
-        record.tell(last.told(plan.rounds, plan.held_out, record.track));
+        record.add(held_out.evaluation(version, plan.held_out, record.track));
+        record.add(last.evaluation(plan.rounds, plan.held_out, record.track));
     }
     Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
 }
@@ -391,9 +391,9 @@ fn record(
 }
 
 impl RoundRecord {
-    /// Adds what the cohort told of the examples that it holds out, and what it cost.
-    fn tell(&mut self, (told, cost): (Option<CohortEvaluation>, Traffic)) {
-        self.evaluations.extend(told);
+    /// Adds an evaluation on held-out examples and its traffic.
+    fn add(&mut self, (evaluation, cost): (Option<CohortEvaluation>, Traffic)) {
+        self.evaluations.extend(evaluation);
         self.sums += cost.sums;
         self.messages += cost.messages;
         self.bytes_up += cost.bytes_up;

@@ -40,7 +40,7 @@ impl Session<'_> {
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
         let shown = drawn(protocol, &message.body)
-            .or_else(|| shown(protocol.params(), &message.body, self.question.as_ref()));
+            .or_else(|| transcript_event(protocol.params(), &message.body, self.question.as_ref()));
         if let Err(abort) = protocol.handle(now, message) {
             tracing::warn!(%abort, "left the round");
             self.record_refusal(&abort)?;
@@ -286,7 +286,7 @@ impl Session<'_> {
     }
 
     /// Answers in open mode with F_k at the given parameters.
-    pub(super) async fn tell_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
+    pub(super) async fn send_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
         if !self.device.consent.open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
         }
@@ -370,7 +370,7 @@ fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<TranscriptEvent> {
 }
 
 /// Records the content of a message that must be the same for every device of the round.
-fn shown(
+fn transcript_event(
     params: &RoundParams,
     body: &ServerBody,
     question: Option<&Question<ParamsId>>,

@@ -155,7 +155,7 @@ impl Left {
     /// # Errors
     ///
     /// Fails if a checkpoint cannot be read.
-    pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
+    pub fn for_experiment(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
         for &seed in experiment.seeds() {
             let state = run_folder::read_checkpoint(folder, seed)?;

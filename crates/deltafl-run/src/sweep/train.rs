@@ -150,7 +150,7 @@ impl Crew<'_> {
             let name = run_folder::read_experiment(&out)?.name().to_owned();
             experiment = experiment.with_name(&name).map_err(|source| SweepError::Name { name, source })?;
         }
-        let federation = held.insert(self.federations.of(&experiment)?);
+        let federation = held.insert(self.federations.load(&experiment)?);
         let options = RunOptions {
             out: &out,
             start: Start::Any,
@@ -199,7 +199,7 @@ struct Federations {
 
 impl Federations {
     /// Loads the data of an experiment. A second job waits until the first has loaded it.
-    fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
+    fn load(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
         let same = known.iter().find(|(data, _)| data == experiment.data());

@@ -129,7 +129,7 @@ async fn accept(
     };
     let stream = timeout(connections.patience, acceptor.accept(stream)).await??;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let client = Client(certificate.and_then(|certificate| Peer::of(certificate).ok()));
+    let client = Client(certificate.and_then(|certificate| Peer::from_certificate(certificate).ok()));
     serve_connection(connections, stream, address, client).await
 }
 

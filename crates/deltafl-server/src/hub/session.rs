@@ -61,7 +61,7 @@ impl Hub {
         if known.roster.entries()[device as usize].revoked {
             return Err(Refusal::Revoked);
         }
-        if connected.says_hello_too_often(device) {
+        if connected.sends_hello_too_often(device) {
             return Err(Refusal::Crowding);
         }
         let (outbox, waiting) = mpsc::channel(OUTBOX);
@@ -87,7 +87,7 @@ impl Hub {
 
 impl ConnectedDevices {
     /// Returns `true` if a device sends Hello more often than a bad connection explains.
-    fn says_hello_too_often(&mut self, device: u32) -> bool {
+    fn sends_hello_too_often(&mut self, device: u32) -> bool {
         let now = Instant::now();
         let lately = self.hellos.entry(device).or_insert(Hellos { since: now, count: 0 });
         if now.duration_since(lately.since) > HELLO_WINDOW {
