@@ -3,6 +3,16 @@
 //! cbindgen generates `include/deltafl.h` from this file. The examples remain with the caller. The
 //! library knows only their number and requests the loss of ranges, so that a device in C adds the
 //! same integers to a sum as a device in Rust.
+//!
+//! ```c
+//! deltafl_options options = {.server = "127.0.0.1:7700", .name = "sensor-0"};
+//! deltafl_trainer trainer = {.params = 2, .examples = 20, .loss = loss, .update = update};
+//! deltafl_device *device = deltafl_join(&options, &trainer, error, sizeof error);
+//! while (device && deltafl_wait(device, 1000, error, sizeof error) == 0) {}
+//! deltafl_stop(device);
+//! ```
+//!
+//! `tests/line.c` is a complete program, and `docs/src/how-to/embed.md` describes how to link it.
 
 #![allow(unsafe_code, reason = "a C interface")]
 #![allow(non_camel_case_types, reason = "the names are those of the header")]

@@ -1,6 +1,14 @@
 //! The `deltafl` command: federated learning for heterogeneous devices.
 //!
-//! It is a library, so that other programs can embed it. [`command`] runs the complete command.
+//! It parses arguments, calls `deltafl-run`, `deltafl-server` or `deltafl-device`, and prints. It is a
+//! library, so that the Python wheel can contain the command:
+//!
+//! ```no_run
+//! let words = ["deltafl", "demo"].map(Into::into);
+//! assert_eq!(deltafl_cli::command(words.into()), 0);
+//! ```
+//!
+//! A program that trains without a terminal uses `deltafl-run`.
 
 use std::ffi::OsString;
 

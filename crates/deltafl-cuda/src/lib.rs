@@ -1,5 +1,25 @@
 //! The compute backend of Δ-FL on an NVIDIA GPU.
 //!
+//! ```no_run
+//! use deltafl::prelude::*;
+//! use deltafl_cuda::{Gpu, GpuDevice, GpuOptions, KernelCache};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let federation = Glyphs::default().build();
+//! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
+//! let trainer = Sgd::new(&*model);
+//! let device = GpuDevice::open(0, KernelCache::default())?;
+//! let params = model.num_params();
+//! let gpu = Gpu::new(&device, &federation, &ModelSpec::LINEAR, params, GpuOptions::default())?;
+//! let mut exchange = Simulation::with_compute(gpu, &federation)?;
+//! let plan = Plan::builder().track(Track::fed_avg()).build()?;
+//! train(&mut exchange, &plan, &mut plan.start(1, &trainer), &mut Records::default())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//!
 //! A whole cohort trains within one GPU. The federation is uploaded once. Each round, the host
 //! uploads w and the order in which each device visits its examples, and receives the sum of the
 //! updates as integers modulo 2^64:

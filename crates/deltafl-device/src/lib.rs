@@ -1,23 +1,36 @@
-//! A device: it stores its data, connects to the server, and contributes answers to sums.
+//! A device of a federation, for embedding. It keeps its data, connects to the server, and
+//! contributes answers to sums.
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use deltafl_device::{Consent, Credentials, DeviceData, Device, ServerEndpoint, ServerTrust, model_trainer};
-//! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
+//!
+//! use deltafl::prelude::*;
+//! use deltafl_device::{Consent, Credentials, Device, DeviceData, ServerEndpoint, ServerTrust, model_trainer};
+//!
 //! # async fn app(credentials: Credentials, trust: ServerTrust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
+//! let trainer = Arc::new(model_trainer(model.into()));
+//! let data = DeviceData::only_device(&data).ok_or("one device is expected")?;
 //! let server = ServerEndpoint { address: "fl.example.org:7700".into(), trust };
-//! Device::new(server, credentials, Consent::default())
-//!     .run(Arc::new(model_trainer(model.into())), DeviceData::only_device(&data).ok_or("one device is expected")?)
-//!     .await?;
+//! Device::new(server, credentials, Consent::default()).run(trainer, data).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`model_trainer`] trains the library's models. Any other [`LocalTrainer`] can replace it
-//! (`examples/own_trainer.rs`). The examples are a federation of one device. `deltafl-data` opens
-//! it from a folder, or [`FederationBuilder`](deltafl::data::FederationBuilder) builds it in
-//! memory.
+//! # Where to go
+//!
+//! | to | see |
+//! |---|---|
+//! | train with your own code | [`LocalTrainer`] and `examples/own_trainer.rs` |
+//! | load the examples | `deltafl-data`, [`FederationBuilder`], or [`DeviceData::held_by_trainer`] |
+//! | get a certificate | [`enrolment`] and [`ServerEndpoint::certified`] |
+//! | limit what a server may ask, and when | [`Consent`] and [`Conditions`] |
+//! | keep the state across restarts | [`DeviceState`] and [`Device::with_state`] |
+//! | configure a device by a file | [`DeviceConfig`] and [`Participation`] |
+//! | run many devices in one process | [`swarm`] |
+//! | replace the network, the clock or the random numbers | [`Device::with_environment`] |
+//!
+//! # Security
 //!
 //! The device checks every message of the server. The enrolment authority must have signed the
 //! roster, and no newer roster may be known ([`DeviceState`]). Every round must satisfy the

@@ -140,7 +140,7 @@ fn served_model<'a>(
 ) -> ServedModel<'a> {
     let mut model = match data {
         Some(data) => ServedModel::for_data(trainer, data, experiment),
-        None => ServedModel::of_devices(trainer, []),
+        None => ServedModel::for_devices(trainer, []),
     };
     if let Some(data) = data {
         model.data_hash = contract_of(data, experiment).hash().to_hex().to_string();

@@ -36,7 +36,7 @@ pub(crate) fn serve(
     let model = InitialModel::zeros(&[("slope", &[1]), ("intercept", &[1])]);
     let devices = names.iter().map(|&name| name.to_owned());
     let server =
-        Server::new(config, Experiment::parse(EXPERIMENT)?, ServedModel::of_devices(&model, devices))?;
+        Server::new(config, Experiment::parse(EXPERIMENT)?, ServedModel::for_devices(&model, devices))?;
     Ok(server.run(&Arc::default(), observer)?)
 }
 

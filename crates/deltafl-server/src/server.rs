@@ -65,7 +65,7 @@ pub struct ServedModel<'a> {
 
 impl<'a> ServedModel<'a> {
     /// A model that devices train by their own trainer, on data that the server does not know.
-    pub fn of_devices(trainer: &'a dyn LocalTrainer, devices: impl IntoIterator<Item = String>) -> Self {
+    pub fn for_devices(trainer: &'a dyn LocalTrainer, devices: impl IntoIterator<Item = String>) -> Self {
         let devices = devices.into_iter().collect();
         Self { trainer, contract: None, data_hash: String::new(), devices }
     }

@@ -1,7 +1,21 @@
 //! The messages between the server and the devices of a federation, and their identities.
 //!
 //! The messages are defined in `proto/deltafl/v1/federation.proto`. This crate parses them once, into
-//! types that cannot hold an invalid value. It contains no database and no certificate authority: `deltafl-device` and `deltafl-server` implement the two ends.
+//! types that cannot hold an invalid value. It contains no database and no certificate authority.
+//! `deltafl-device` and `deltafl-server` implement the two ends and re-export what they need.
+//!
+//! ```
+//! use deltafl_wire::loopback;
+//! use deltafl_wire::roster::{Roster, RosterVersion};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let version = RosterVersion { version: 1, expires: u64::MAX };
+//! let signed = loopback::roster(version, ["anna", "ben"].into_iter(), |_| false)?;
+//! let roster = Roster::decode(signed.bytes)?;
+//! assert_eq!(roster.entries()[1].name, "ben");
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! | module | contents |
 //! |---|---|

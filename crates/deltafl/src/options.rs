@@ -102,9 +102,12 @@ impl Interval {
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The largest numbers below a whole number mean that it is excluded.
+        let is_excluded = self.most.fract() > 1.0 - 2.0 * f64::EPSILON;
+        let (most, end) = if is_excluded { (self.most.ceil(), ')') } else { (self.most, ']') };
         match (self.open, self.most.is_finite()) {
-            (true, true) => write!(f, "in ({}, {}]", self.least, self.most),
-            (false, true) => write!(f, "in [{}, {}]", self.least, self.most),
+            (true, true) => write!(f, "in ({}, {most}{end}", self.least),
+            (false, true) => write!(f, "in [{}, {most}{end}", self.least),
             (true, false) => write!(f, "above {}", self.least),
             (false, false) => write!(f, "{} or above", self.least),
         }

@@ -70,9 +70,9 @@ class FedAdam(Algorithm):
     kind: ClassVar[str] = "fedadam"
     #: η_s: learning rate of the server (a number above 0).
     server_rate: float = 0.01
-    #: β₁: how much of the first moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    #: β₁: how much of the first moment is kept from round to round (a number in [0, 1)).
     beta1: float = 0.9
-    #: β₂: how much of the second moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    #: β₂: how much of the second moment is kept from round to round (a number in [0, 1)).
     beta2: float = 0.99
     #: τ: how far a step adapts: added to the root of the second moment (a number above 0).
     tau: float = 0.001

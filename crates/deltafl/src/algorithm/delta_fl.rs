@@ -14,7 +14,7 @@ use crate::superquantile::{Conformity, DeviceLoss, quantile};
 pub static DELTA_FL: Algorithm = Algorithm {
     kind: "delta-fl",
     title: "Δ-FL",
-    about: "the devices in the upper θ-tail of the losses count; minimises the superquantile of the device losses",
+    about: "trains on the devices in the upper θ-tail of the losses, and so minimises the superquantile of the device losses",
     options: &[
         OptionSpec {
             name: "theta",
@@ -22,7 +22,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             kind: OptionKind::Real(Interval { least: 0.0, open: true, most: 1.0 }),
             default: OptionDefault::Required,
             levels: true,
-            about: "conformity level: the mass of the tail that is kept",
+            about: "conformity level, the mass of the tail that is kept",
             example: OptionValue::Real(0.5),
         },
         OptionSpec {
@@ -31,7 +31,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
             default: OptionDefault::Value(OptionValue::Word("open")),
             levels: false,
-            about: "how η is found: open shows the server the losses, the others secure sums alone",
+            about: "how the server finds η: open sends it the losses, the others only secure sums",
             example: OptionValue::Word("histogram"),
         },
         OptionSpec {
@@ -49,8 +49,8 @@ pub static DELTA_FL: Algorithm = Algorithm {
             kind: OptionKind::Word(&["watched", "fixed"]),
             default: OptionDefault::Value(OptionValue::Word("watched")),
             levels: false,
-            about: "with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the \
-                    paper's letter",
+            about: "for eta_every > 1: watched finds η again as soon as the kept mass differs much from θ, fixed follows \
+                    the paper exactly",
             example: OptionValue::Word("fixed"),
         },
         OptionSpec {
@@ -59,7 +59,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             kind: OptionKind::Real(Interval::NON_NEGATIVE),
             default: OptionDefault::Value(OptionValue::Real(0.0)),
             levels: false,
-            about: "smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2",
+            about: "smooths the tail: a device has the weight g'_ν(F_k − η); 0 is the filter of Algorithm 2",
             example: OptionValue::Real(0.0),
         },
     ],

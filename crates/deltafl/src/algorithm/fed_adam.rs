@@ -23,17 +23,17 @@ use crate::server_step::{ServerStep, ServerStepInput};
 pub static FED_ADAM: Algorithm = Algorithm {
     kind: "fedadam",
     title: "FedAdam",
-    about: "the server takes the mean update for a gradient and steps by Adam",
+    about: "the server uses the mean update as the gradient of Adam",
     options: &[
         real("server_rate", "η_s", Interval::POSITIVE, 0.01, "learning rate of the server"),
-        real("beta1", "β₁", DECAY, 0.9, "how much of the first moment is kept from round to round"),
-        real("beta2", "β₂", DECAY, 0.99, "how much of the second moment is kept from round to round"),
+        real("beta1", "β₁", DECAY, 0.9, "decay of the first moment per round"),
+        real("beta2", "β₂", DECAY, 0.99, "decay of the second moment per round"),
         real(
             "tau",
             "τ",
             Interval::POSITIVE,
             1e-3,
-            "how far a step adapts: added to the root of the second moment",
+            "constant added to the root of the second moment, which limits the adaptation",
         ),
     ],
     build: |options| {

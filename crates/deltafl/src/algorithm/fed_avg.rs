@@ -8,7 +8,7 @@ use crate::selection::EVERYONE;
 pub static FED_AVG: Algorithm = Algorithm {
     kind: "fedavg",
     title: "FedAvg",
-    about: "federated averaging: every device of the cohort counts with its examples",
+    about: "federated averaging over every device of the cohort",
     options: &[],
     build: |_| Ok(AlgorithmParts::default()),
     weightings: &[&EVERYONE],

@@ -15,7 +15,7 @@ use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValu
 pub static FED_PROX: Algorithm = Algorithm {
     kind: "fedprox",
     title: "FedProx",
-    about: "federated averaging with a term that holds each device near the model that it was sent",
+    about: "federated averaging with a proximal term, which keeps each device near the model of the server",
     options: &[OptionSpec {
         name: "mu",
         symbol: "μ",

@@ -23,14 +23,14 @@ use crate::trainer::{Correction, LocalResult};
 pub static SCAFFOLD: Algorithm = Algorithm {
     kind: "scaffold",
     title: "SCAFFOLD",
-    about: "federated averaging with control variates, which correct each local step for what is peculiar to the device",
+    about: "federated averaging with control variates, which correct the drift of each local step",
     options: &[OptionSpec {
         name: "global_rate",
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
         default: OptionDefault::Value(OptionValue::Real(1.0)),
         levels: false,
-        about: "how far the server goes along the mean of the updates",
+        about: "step size of the server along the mean update",
         example: OptionValue::Real(1.0),
     }],
     build: |options| {

@@ -32,7 +32,7 @@ pub(super) const INTERCEPT: OptionSpec = OptionSpec::new(
     "intercept",
     OptionKind::Truth,
     OptionDefault::Value(OptionValue::Truth(false)),
-    "adds an intercept, which is penalised as the other parameters are; the paper's models have none",
+    "adds an intercept, penalised like the other parameters; the models of the paper have none",
     OptionValue::Truth(true),
 );
 
