@@ -16,7 +16,7 @@ mod read;
 mod write;
 
 pub use read::InvalidArrowFile;
-pub(crate) use read::{ArrowFile, bytes_of};
+pub(crate) use read::{ArrowFile, bytes_of, schema_value};
 pub(crate) use write::ArrowFileWriter;
 
 /// Buffers start at multiples of this, in the file and therefore in memory.

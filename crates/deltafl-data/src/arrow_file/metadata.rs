@@ -32,6 +32,13 @@ pub(super) mod record_batch {
 /// The slots of a table `Schema`.
 pub(super) mod schema {
     pub(in super::super) const FIELDS: super::VOffsetT = 6;
+    pub(in super::super) const CUSTOM_METADATA: super::VOffsetT = 8;
+}
+
+/// The slots of a table `KeyValue`.
+pub(super) mod key_value {
+    pub(in super::super) const KEY: super::VOffsetT = 4;
+    pub(in super::super) const VALUE: super::VOffsetT = 6;
 }
 
 /// The slots of a table `Field`.

@@ -5,7 +5,9 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use deltafl::data::{self, TextColumn};
 
-use super::metadata::{self, Damaged, Structs, Table, field, footer, message, of_type, record_batch, schema};
+use super::metadata::{
+    self, Damaged, Structs, Table, field, footer, key_value, message, of_type, record_batch, schema,
+};
 use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
 
 /// The reason why a file is not the expected Arrow IPC file.
@@ -155,6 +157,18 @@ impl<T: data::Number> AsRef<[T]> for Numbers<T> {
 /// Returns the numbers of a column in memory.
 pub(crate) fn bytes_of<T: data::Number>(numbers: &[T]) -> &[u8] {
     bytemuck::cast_slice(numbers)
+}
+
+/// Returns the value of a key in the metadata of a schema message.
+pub(crate) fn schema_value(message: &[u8], key: &str) -> Option<String> {
+    let message = Table::root(message.get(CONTINUATION.len() + 4..)?).ok()?;
+    if message.u8(message::HEADER_TYPE).ok()? != metadata::HEADER_SCHEMA {
+        return None;
+    }
+    let pairs = message.table(message::HEADER).ok()??.tables(schema::CUSTOM_METADATA).ok()?;
+    let pairs = (0..pairs.len()).filter_map(|i| pairs.get(i).ok());
+    let mut known = pairs.filter(|pair| pair.string(key_value::KEY).is_ok_and(|name| name == key.as_bytes()));
+    Some(std::str::from_utf8(known.next()?.string(key_value::VALUE).ok()?).ok()?.to_owned())
 }
 
 /// A struct `Block`: the place of a record batch.

@@ -33,16 +33,11 @@ pub(crate) enum LeafType {
     Float64,
     Utf8,
     Binary,
-    /// A type that is neither a number nor a string nor bytes.
-    Other(&'static str),
 }
 
 impl fmt::Display for LeafType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Other(name) => f.write_str(name),
-            known => write!(f, "{known:?}"),
-        }
+        write!(f, "{self:?}")
     }
 }
 
@@ -67,7 +62,7 @@ pub(crate) struct Leaf {
 pub(crate) enum NoLeaf {
     /// A struct without the field `bytes`.
     NoBytes,
-    /// A column that is a map, or a list that violates the format.
+    /// A column that is a map, a list that violates the format, or a type without use.
     Other(&'static str),
 }
 
@@ -76,7 +71,7 @@ impl Leaf {
     pub(crate) fn find(schema: &SchemaDescriptor, column: usize) -> Result<Self, NoLeaf> {
         let fields = schema.root_schema().get_fields();
         let index = fields[..column].iter().map(|field| leaves(field)).sum();
-        let of = LeafType::Other("Struct");
+        let of = LeafType::Binary;
         let mut leaf = Self { of, list: false, in_struct: false, index, defined: 0, empty: Vec::new() };
         leaf.descend(&fields[column])?;
         Ok(leaf)
@@ -95,7 +90,7 @@ impl Leaf {
             _ => {}
         }
         if node.is_primitive() {
-            self.of = leaf_type(node);
+            self.of = leaf_type(node)?;
             return Ok(());
         }
         let fields = node.get_fields();
@@ -147,7 +142,7 @@ fn leaves(node: &Type) -> usize {
     if node.is_primitive() { 1 } else { node.get_fields().iter().map(|field| leaves(field)).sum() }
 }
 
-fn leaf_type(node: &Type) -> LeafType {
+fn leaf_type(node: &Type) -> Result<LeafType, NoLeaf> {
     let info = node.get_basic_info();
     let (logical, converted) = (info.logical_type_ref(), info.converted_type());
     let plain = logical.is_none() && converted == ConvertedType::NONE;
@@ -163,7 +158,7 @@ fn leaf_type(node: &Type) -> LeafType {
         (None, ConvertedType::UINT_64) => Some((64, false)),
         _ => None,
     };
-    match (node.get_physical_type(), int) {
+    Ok(match (node.get_physical_type(), int) {
         (PhysicalType::BOOLEAN, _) => LeafType::Boolean,
         (PhysicalType::INT32, Some((8, true))) => LeafType::Int8,
         (PhysicalType::INT32, Some((16, true))) => LeafType::Int16,
@@ -175,20 +170,24 @@ fn leaf_type(node: &Type) -> LeafType {
         (PhysicalType::INT64, Some((64, true))) => LeafType::Int64,
         (PhysicalType::INT64, Some((64, false))) => LeafType::UInt64,
         (PhysicalType::INT64, None) if plain => LeafType::Int64,
-        (PhysicalType::INT32 | PhysicalType::INT64, _) => LeafType::Other("a date, a time or a decimal"),
+        (PhysicalType::INT32 | PhysicalType::INT64, _) => {
+            return Err(NoLeaf::Other("dates, times or decimals"));
+        }
         (PhysicalType::FLOAT, _) => LeafType::Float32,
         (PhysicalType::DOUBLE, _) => LeafType::Float64,
         (PhysicalType::BYTE_ARRAY, _) => match (logical, converted) {
             (Some(LogicalType::String | LogicalType::Json), _)
             | (None, ConvertedType::UTF8 | ConvertedType::JSON) => LeafType::Utf8,
             (Some(LogicalType::Decimal(_)), _) | (None, ConvertedType::DECIMAL) => {
-                LeafType::Other("a decimal")
+                return Err(NoLeaf::Other("decimals"));
             }
             _ => LeafType::Binary,
         },
-        (PhysicalType::INT96, _) => LeafType::Other("a time"),
-        (PhysicalType::FIXED_LEN_BYTE_ARRAY, _) => LeafType::Other("bytes of a fixed length"),
-    }
+        (PhysicalType::INT96, _) => return Err(NoLeaf::Other("times")),
+        (PhysicalType::FIXED_LEN_BYTE_ARRAY, _) => {
+            return Err(NoLeaf::Other("bytes of a fixed length"));
+        }
+    })
 }
 
 /// A reader of the values of one leaf in a row group.
@@ -208,10 +207,8 @@ impl LeafReader {
             ColumnReader::FloatColumnReader(reader) => read(reader, leaf, rows, LeafValues::F32),
             ColumnReader::DoubleColumnReader(reader) => read(reader, leaf, rows, LeafValues::F64),
             ColumnReader::ByteArrayColumnReader(reader) => read(reader, leaf, rows, LeafValues::Bytes),
-            // Their values have no use, but their rows count.
-            ColumnReader::Int96ColumnReader(reader) => read(reader, leaf, rows, |_| LeafValues::None),
-            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
-                read(reader, leaf, rows, |_| LeafValues::None)
+            ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => {
+                Err(ParquetError::General("a column has values of another type".to_owned()))
             }
         }
     }

@@ -4,10 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
+use crate::arrow_file;
 use crate::parquet_file::table::{Table, TableColumn, TableWriter};
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
@@ -168,13 +171,20 @@ fn columns(
 
 fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
     let table = Table::read(path)?;
-    let task = match table.value(TASK) {
-        Some(task) => serde_json::from_str(task).map_err(|_| DevicesError::Task { name: task.to_owned() })?,
+    let task = match table.value(TASK).map(str::to_owned).or_else(|| task_of_schema(&table)) {
+        Some(name) => serde_json::from_str(&name).map_err(|_| DevicesError::Task { name })?,
         None => Task::Classes,
     };
     let mut rows = EvaluationRows { task, ..EvaluationRows::default() };
     rows.take(&table)?;
     rows.finish()
+}
+
+/// Returns the task of a file whose metadata is an Arrow schema in base64. The first versions wrote
+/// such files.
+fn task_of_schema(table: &Table) -> Option<String> {
+    let message = STANDARD.decode(table.value("ARROW:schema")?).ok()?;
+    arrow_file::schema_value(&message, TASK)
 }
 
 /// Evaluations under construction. The rows are grouped by track and split.
