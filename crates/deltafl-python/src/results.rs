@@ -34,7 +34,7 @@ pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
 }
 
 fn read_parquet(path: &Path) -> Result<RecordBatch, Box<dyn std::error::Error + Send + Sync>> {
-    let table = parquet_table::Table::read(path)?;
+    let table = parquet_table::ParquetTable::read(path)?;
     let columns = table.columns.into_iter().map(|(name, column)| {
         let nullable = matches!(column, TableColumn::OptionalF64(_));
         array(column).map(|array| (name, array, nullable))

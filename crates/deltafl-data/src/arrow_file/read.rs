@@ -8,7 +8,7 @@ use deltafl::data::{self, TextColumn};
 use super::metadata::{
     self, Damaged, Structs, Table, field, footer, key_value, message, of_type, record_batch, schema,
 };
-use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
+use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
 
 /// The reason why a file is not the expected Arrow IPC file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum InvalidArrowFile {
     Compressed,
     /// The columns differ from the expected ones.
     #[error("column {index} should be {expected}")]
-    Column {
+    ArrowColumn {
         /// Index of the column.
         index: usize,
         /// Its name and type.
@@ -97,12 +97,12 @@ pub(crate) struct ArrowFile {
     pub(crate) rows: u64,
     /// Per column, one buffer for numbers and two for strings (offsets, bytes).
     buffers: Vec<Vec<Bytes>>,
-    columns: Vec<Column>,
+    columns: Vec<ArrowColumn>,
 }
 
 impl ArrowFile {
     /// Checks that the file contains one batch of these columns. O(1) in the number of rows.
-    pub(crate) fn new(file: &Bytes, columns: &[Column]) -> Result<Self, InvalidArrowFile> {
+    pub(crate) fn new(file: &Bytes, columns: &[ArrowColumn]) -> Result<Self, InvalidArrowFile> {
         let (footer_at, footer) = footer_table(file)?;
         let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "footer", offset: footer_at };
         check_schema(footer, footer_at, columns)?;
@@ -260,7 +260,7 @@ struct BatchParts<'f> {
 }
 
 impl BatchParts<'_> {
-    fn column(&mut self, column: &Column, rows: u64) -> Result<Vec<Bytes>, InvalidArrowFile> {
+    fn column(&mut self, column: &ArrowColumn, rows: u64) -> Result<Vec<Bytes>, InvalidArrowFile> {
         let name = column.name;
         self.next_node(name, rows)?;
         self.buffer += 1; // validity
@@ -327,7 +327,7 @@ impl BatchParts<'_> {
     }
 }
 
-fn check_schema(footer: Table<'_>, at: usize, columns: &[Column]) -> Result<(), InvalidArrowFile> {
+fn check_schema(footer: Table<'_>, at: usize, columns: &[ArrowColumn]) -> Result<(), InvalidArrowFile> {
     let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "schema", offset: at };
     let schema = footer.table(footer::SCHEMA).map_err(damaged)?.ok_or_else(|| damaged(Damaged))?;
     let fields = schema.tables(schema::FIELDS).map_err(damaged)?;
@@ -336,13 +336,13 @@ fn check_schema(footer: Table<'_>, at: usize, columns: &[Column]) -> Result<(), 
             && fields.get(index).and_then(|field| is_column(field, column)).map_err(damaged)?;
         if !matches {
             let expected = format!("{:?}: {}", column.name, column.of);
-            return Err(InvalidArrowFile::Column { index, expected });
+            return Err(InvalidArrowFile::ArrowColumn { index, expected });
         }
     }
     Ok(())
 }
 
-fn is_column(field: Table<'_>, column: &Column) -> Result<bool, Damaged> {
+fn is_column(field: Table<'_>, column: &ArrowColumn) -> Result<bool, Damaged> {
     if field.string(field::NAME)? != column.name.as_bytes() || field.table(field::DICTIONARY)?.is_some() {
         return Ok(false);
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, Vector, WIPOffset};
 
 use super::metadata::{self, field, footer, message, of_type, record_batch, schema};
-use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
+use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
 
 /// A complete table of a buffer under construction.
 type TableOffset = WIPOffset<TableFinishedWIPOffset>;
@@ -21,7 +21,7 @@ type TableOffset = WIPOffset<TableFinishedWIPOffset>;
 #[derive(Debug)]
 pub(crate) struct ArrowFileWriter {
     file: BufWriter<File>,
-    columns: Vec<Column>,
+    columns: Vec<ArrowColumn>,
     /// The place of the batch message, and its length.
     batch_at: u64,
     batch_len: usize,
@@ -34,7 +34,7 @@ pub(crate) struct ArrowFileWriter {
 }
 
 impl ArrowFileWriter {
-    pub(crate) fn create(path: &Path, columns: &[Column]) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, columns: &[ArrowColumn]) -> io::Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 18, File::create_new(path)?);
         let mut start = vec![0; ALIGNMENT];
         start[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -124,13 +124,13 @@ fn message_bytes(builder: &mut FlatBufferBuilder<'_>, kind: u8, header: TableOff
     encapsulated(builder)
 }
 
-fn schema_message(columns: &[Column]) -> Vec<u8> {
+fn schema_message(columns: &[ArrowColumn]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let schema = schema_table(&mut builder, columns);
     message_bytes(&mut builder, metadata::HEADER_SCHEMA, schema, 0)
 }
 
-fn schema_table(builder: &mut FlatBufferBuilder<'_>, columns: &[Column]) -> TableOffset {
+fn schema_table(builder: &mut FlatBufferBuilder<'_>, columns: &[ArrowColumn]) -> TableOffset {
     let fields: Vec<TableOffset> =
         columns.iter().map(|column| field_table(builder, column.name, column.of)).collect();
     let fields = builder.create_vector(&fields);
@@ -190,7 +190,7 @@ fn structs<'b, const N: usize>(
 }
 
 /// Returns the message of the batch; `written` are the buffers that are not empty.
-fn batch_message(columns: &[Column], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
+fn batch_message(columns: &[ArrowColumn], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
     let mut written = written.iter().copied();
     // Values and nulls of each node, offset and length of each buffer.
     let (mut nodes, mut buffers) = (Vec::new(), Vec::new());
@@ -225,7 +225,7 @@ fn batch_message(columns: &[Column], rows: u64, body: u64, written: &[(u64, u64)
 
 /// Returns the footer. A block contains the offset of a batch, the length of its message and the
 /// length of its body.
-fn footer_bytes(columns: &[Column], block: [i64; 3]) -> Vec<u8> {
+fn footer_bytes(columns: &[ArrowColumn], block: [i64; 3]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let schema = schema_table(&mut builder, columns);
     let dictionaries = structs::<3>(&mut builder, &[]);

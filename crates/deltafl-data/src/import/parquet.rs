@@ -13,7 +13,7 @@ use parquet::file::reader::FileReader as _;
 use super::encoding::{
     FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet,
 };
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::image;
 use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
@@ -46,7 +46,7 @@ pub fn import(
         }
         None => {
             let path = paths.first().map_or(Path::new("."), PathBuf::as_path);
-            Err(ImportError::file(path, Problem::Nothing("no examples")))
+            Err(ImportError::file(path, ImportProblem::Nothing("no examples")))
         }
     }
 }
@@ -89,7 +89,7 @@ fn read_file(
 }
 
 fn damaged(path: &Path, error: &ParquetError) -> ImportError {
-    ImportError::file(path, Problem::Parquet(error.to_string()))
+    ImportError::file(path, ImportProblem::Parquet(error.to_string()))
 }
 
 fn open(path: &Path) -> Result<ParquetReader, ImportError> {
@@ -108,15 +108,15 @@ fn leaf(path: &Path, file: &ParquetReader, at: usize) -> Result<Leaf, ImportErro
     let schema = file.metadata().file_metadata().schema_descr();
     Leaf::find(schema, at).map_err(|reason| {
         let problem = match reason {
-            NoLeaf::NoBytes => Problem::Missing { what: "the field", name: "bytes".to_owned() },
+            NoLeaf::NoBytes => ImportProblem::Missing { what: "the field", name: "bytes".to_owned() },
             NoLeaf::Other(found) => unsupported(&header(file)[at], found),
         };
         ImportError::file(path, problem)
     })
 }
 
-fn unsupported(column: &str, found: impl ToString) -> Problem {
-    Problem::Unsupported {
+fn unsupported(column: &str, found: impl ToString) -> ImportProblem {
+    ImportProblem::Unsupported {
         what: format!("the column {column:?}"),
         found: found.to_string(),
         supported: "numbers, words, lists of numbers and PNG images",
@@ -159,7 +159,7 @@ fn survey_file(
         WordCollection { features: wanted.features.iter().zip(&features).map(feature).collect(), label }
     });
     if survey.features.len() != wanted.features.len() {
-        let problem = Problem::Dim { expected: survey.features.len(), got: wanted.features.len() };
+        let problem = ImportProblem::Dim { expected: survey.features.len(), got: wanted.features.len() };
         return Err(ImportError::file(path, problem));
     }
     let mut sets: Vec<(&str, Leaf, &mut WordSet)> = Vec::new();
@@ -206,33 +206,33 @@ struct Column<'b> {
 
 impl Column<'_> {
     /// Returns the word of a row; a number as text if a column of numbers is read as words.
-    fn word(self, name: &str, row: usize) -> Result<String, Problem> {
+    fn word(self, name: &str, row: usize) -> Result<String, ImportProblem> {
         if !holds_words(self.leaf) {
             let mut number = Vec::with_capacity(1);
             self.append(name, row, &mut number)?;
             return Ok(number.iter().map(f32::to_string).collect::<Vec<_>>().join(" "));
         }
-        self.text(row)?.ok_or_else(|| Problem::MissingValue { column: name.to_owned() })
+        self.text(row)?.ok_or_else(|| ImportProblem::MissingValue { column: name.to_owned() })
     }
 
     /// Returns the string of a row, or `None` if it is missing.
-    fn text(self, row: usize) -> Result<Option<String>, Problem> {
+    fn text(self, row: usize) -> Result<Option<String>, ImportProblem> {
         let bytes = self.batch.range(row).next().and_then(|i| self.batch.bytes(i));
         let text = bytes.map(std::str::from_utf8).transpose();
-        text.map(|text| text.map(str::to_owned)).map_err(|error| Problem::Parquet(error.to_string()))
+        text.map(|text| text.map(str::to_owned)).map_err(|error| ImportProblem::Parquet(error.to_string()))
     }
 
     /// Returns the identity of a device: a string or a whole number.
-    fn id(self, row: usize) -> Result<String, Problem> {
+    fn id(self, row: usize) -> Result<String, ImportProblem> {
         if self.batch.is_missing(row) {
-            return Err(Problem::UnnamedDevice);
+            return Err(ImportProblem::UnnamedDevice);
         }
         if holds_words(self.leaf) {
-            return self.text(row)?.ok_or(Problem::UnnamedDevice);
+            return self.text(row)?.ok_or(ImportProblem::UnnamedDevice);
         }
         let scalar = !self.leaf.list && !self.leaf.in_struct;
         let number = self.batch.range(row).next().filter(|_| scalar).and_then(|i| self.batch.whole_number(i));
-        number.ok_or_else(|| Problem::Unsupported {
+        number.ok_or_else(|| ImportProblem::Unsupported {
             what: "the device column".to_owned(),
             found: if scalar { self.leaf.of.to_string() } else { "lists or structs".to_owned() },
             supported: "strings and whole numbers",
@@ -240,9 +240,9 @@ impl Column<'_> {
     }
 
     /// Appends the numbers of a row.
-    fn append(self, name: &str, row: usize, numbers: &mut Vec<f32>) -> Result<(), Problem> {
+    fn append(self, name: &str, row: usize, numbers: &mut Vec<f32>) -> Result<(), ImportProblem> {
         if self.batch.is_missing(row) {
-            return Err(Problem::MissingValue { column: name.to_owned() });
+            return Err(ImportProblem::MissingValue { column: name.to_owned() });
         }
         for i in self.batch.range(row) {
             match (self.leaf.of, self.batch.number(i), self.batch.bytes(i)) {
@@ -257,7 +257,7 @@ impl Column<'_> {
 
 /// A problem in a row, or an error that already has a place.
 enum RowFailure {
-    Row(Problem),
+    Row(ImportProblem),
     Placed(ImportError),
 }
 
@@ -270,8 +270,8 @@ impl RowFailure {
     }
 }
 
-impl From<Problem> for RowFailure {
-    fn from(problem: Problem) -> Self {
+impl From<ImportProblem> for RowFailure {
+    fn from(problem: ImportProblem) -> Self {
         Self::Row(problem)
     }
 }
@@ -356,7 +356,7 @@ impl<'b> BatchRows<'b> {
         spool.check(self.row)?;
         let id = self.device.map_or(Ok("all".to_owned()), |device| device.id(i))?;
         if id.trim().is_empty() {
-            return Err(Problem::UnnamedDevice.into());
+            return Err(ImportProblem::UnnamedDevice.into());
         }
         let split = match self.split {
             None => None,
@@ -373,7 +373,7 @@ impl<'b> BatchRows<'b> {
             LabelEncoding::Class => {
                 let label = self.number(i)?;
                 if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
-                    return Err(Problem::Label(label.to_string()).into());
+                    return Err(ImportProblem::Label(label.to_string()).into());
                 }
                 spool.spool.label(class(label as u32, self.classes)?);
             }
@@ -383,17 +383,17 @@ impl<'b> BatchRows<'b> {
 
     /// Returns the label as a number. A whole number above 2^24 is not a class, even if a float
     /// rounds it.
-    fn number(&self, i: usize) -> Result<f64, Problem> {
+    fn number(&self, i: usize) -> Result<f64, ImportProblem> {
         let mut label = Vec::with_capacity(1);
         self.label.append(self.label_name, i, &mut label)?;
         match label[..] {
             [label] => Ok(label.into()),
-            _ => Err(Problem::Label(format!("{label:?}"))),
+            _ => Err(ImportProblem::Label(format!("{label:?}"))),
         }
     }
 }
 
-fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), Problem> {
+fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), ImportProblem> {
     let image = image::decode_png(bytes)?;
     row.extend(image.pixels.iter().map(|&level| f32::from(level)));
     Ok(())

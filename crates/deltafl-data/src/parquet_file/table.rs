@@ -170,14 +170,14 @@ impl<W: Write + Send> TableWriter<W> {
 
 /// A table in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct ParquetTable {
     /// Named columns of equal length. Columns with values of another type are omitted.
     pub columns: Vec<(String, TableColumn)>,
     /// Keys and values of the file.
     pub metadata: Vec<(String, String)>,
 }
 
-impl Table {
+impl ParquetTable {
     /// Reads a file.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ mod tests {
         writer.write(&columns).unwrap();
         writer.write(&columns).unwrap();
         writer.finish().unwrap();
-        let table = Table::read(file.path()).unwrap();
+        let table = ParquetTable::read(file.path()).unwrap();
         assert_eq!(table.value("key"), Some("value"));
         for ((name, mut column), (read_name, read)) in columns.into_iter().zip(table.columns) {
             column.append(column.clone());

@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
 use crate::arrow_file;
-use crate::parquet_file::table::{Table, TableColumn, TableWriter};
+use crate::parquet_file::table::{ParquetTable, TableColumn, TableWriter};
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
@@ -170,7 +170,7 @@ fn columns(
 }
 
 fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
-    let table = Table::read(path)?;
+    let table = ParquetTable::read(path)?;
     let task = match table.value(TASK).map(str::to_owned).or_else(|| task_of_schema(&table)) {
         Some(name) => serde_json::from_str(&name).map_err(|_| DevicesError::Task { name })?,
         None => Task::Classes,
@@ -182,7 +182,7 @@ fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
 
 /// Returns the task of a file whose metadata is an Arrow schema in base64. The first versions wrote
 /// such files.
-fn task_of_schema(table: &Table) -> Option<String> {
+fn task_of_schema(table: &ParquetTable) -> Option<String> {
     let message = STANDARD.decode(table.value("ARROW:schema")?).ok()?;
     arrow_file::schema_value(&message, TASK)
 }
@@ -197,7 +197,7 @@ struct EvaluationRows {
 }
 
 impl EvaluationRows {
-    fn take(&mut self, table: &Table) -> Result<(), DevicesError> {
+    fn take(&mut self, table: &ParquetTable) -> Result<(), DevicesError> {
         let missing = |name| DevicesError::Column { name };
         let Some(TableColumn::U32(tracks)) = table.column("track") else { return Err(missing("track")) };
         let Some(TableColumn::Text(splits)) = table.column("split") else { return Err(missing("split")) };
