@@ -31,7 +31,10 @@ mod local;
 mod plan;
 mod records;
 
-pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
+pub use self::event::{
+    Event, LossReporting, Observer, ObserverError, ObserverResult, SharedObserver, TrainOptions,
+    TrainingObserver,
+};
 use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
@@ -171,7 +174,7 @@ pub fn train(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     train_with(exchange, plan, state, TrainOptions::default(), observer)
 }
@@ -186,7 +189,7 @@ pub fn train_with(
     plan: &Plan,
     state: &mut State,
     options: TrainOptions,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     let mut events = EventSink { observer, stop: false };
     if state.round == 0 {
@@ -224,12 +227,12 @@ pub fn train_with(
 }
 
 /// Sends events to an observer and stores its wish to stop.
-struct EventSink<'a> {
-    observer: &'a mut dyn Observer,
+struct EventSink<'a, 'o> {
+    observer: &'a mut TrainingObserver<'o>,
     stop: bool,
 }
 
-impl EventSink<'_> {
+impl EventSink<'_, '_> {
     fn send(&mut self, event: Event<'_>) -> Result<(), TrainingError> {
         self.stop |= self.observer.handle(event).map_err(TrainingError::Observer)?.is_break();
         Ok(())
@@ -336,8 +339,8 @@ fn one_round(
     state.round += 1;
     let version = terms.cycle(round.index).start;
     for record in &mut records {
-        record.tell(held_out.told(version, plan.held_out, record.track));
-        record.tell(last.told(plan.rounds, plan.held_out, record.track));
+        record.add(held_out.evaluation(version, plan.held_out, record.track));
+        record.add(last.evaluation(plan.rounds, plan.held_out, record.track));
     }
     Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
 }
@@ -388,9 +391,9 @@ fn record(
 }
 
 impl RoundRecord {
-    /// Adds what the cohort told of the examples that it holds out, and what it cost.
-    fn tell(&mut self, (told, cost): (Option<CohortEvaluation>, Traffic)) {
-        self.evaluations.extend(told);
+    /// Adds an evaluation on held-out examples and its traffic.
+    fn add(&mut self, (evaluation, cost): (Option<CohortEvaluation>, Traffic)) {
+        self.evaluations.extend(evaluation);
         self.sums += cost.sums;
         self.messages += cost.messages;
         self.bytes_up += cost.bytes_up;
@@ -403,7 +406,7 @@ impl RoundRecord {
 fn evaluate(
     exchange: &mut dyn Exchange,
     state: &State,
-    events: &mut EventSink<'_>,
+    events: &mut EventSink<'_, '_>,
 ) -> Result<(), TrainingError> {
     let mut splits = Vec::with_capacity(3);
     for split in [Split::Train, Split::Test, Split::Validation] {

@@ -71,7 +71,7 @@ impl<'a> Threads<'a> {
                 }
                 // State that a panic leaves incomplete is discarded with the run.
                 let done = catch_unwind(AssertUnwindSafe(|| task(i, &at, &mut **worker, &mut state)));
-                if let Err(problem) = done.unwrap_or_else(|panic| Err(said(&*panic).into())) {
+                if let Err(problem) = done.unwrap_or_else(|panic| Err(panic_message(&*panic).into())) {
                     next.store(tasks, Ordering::Relaxed);
                     let device = self.federation.id(at.get()).to_owned();
                     return Err(ComputeError::Device { device, problem });
@@ -88,7 +88,7 @@ impl<'a> Threads<'a> {
 }
 
 /// Returns the panic message.
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     said.unwrap_or("panic without a message").to_owned()

@@ -72,8 +72,9 @@ impl HeldOutQueries {
         Ok(())
     }
 
-    /// What it came to for a track after `version` rounds, and what it cost the first track that stands there.
-    pub(super) fn told(
+    /// Returns the evaluation of a track after `version` rounds and its traffic. Tracks with the same
+    /// params share a sum; its traffic is counted for the first of them.
+    pub(super) fn evaluation(
         &self,
         version: u64,
         task: Option<Task>,
