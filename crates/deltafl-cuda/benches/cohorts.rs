@@ -117,6 +117,7 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
             own: None,
             plan: &plan,
             weight,
+            report: None,
             sum: 0,
         };
         devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()

@@ -12,6 +12,7 @@ use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
+use crate::selection::Report;
 use crate::task::Task;
 use crate::trainer::{LocalPlan, TrainerError};
 
@@ -44,6 +45,8 @@ pub struct UpdateTask<'a> {
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
     pub weight: f64,
+    /// The numbers that the device reports beside its update, if any.
+    pub report: Option<Report<'a>>,
     /// The index of the sum to which the update is added.
     pub sum: usize,
 }

@@ -1,24 +1,31 @@
 //! The selection of devices for an update and their weights.
 //!
-//! A [`Selection`] is the first part of an algorithm. In each round the server asks it what must be learned of the losses
-//! ([`Needs`]), tells it the answer ([`Learned`]), and asks for the [`Weighting`] that every device applies to itself. What
-//! it must know in the next round it keeps in the track's [`AlgorithmState`].
+//! A [`Selection`] is the first part of an algorithm. In each round it names the information about
+//! the losses that it needs ([`Needs`]), receives it ([`Learned`]), and returns the [`Weighting`]
+//! that every device applies to itself. Its state is stored in the track's [`AlgorithmState`].
 //!
 //! [`Everyone`] is the simplest selection. [`Tail`](crate::algorithm::Tail) is the selection of
-//! Δ-FL.
+//! Δ-FL. [`ByLoss`] weighs each device by its own loss and the mean loss of the previous round.
 
 use crate::memory::AlgorithmState;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::Search;
 
+mod by_loss;
 mod weighting;
 
-pub use weighting::{EVERYONE, MAX_NUMBERS, SMOOTH_TAIL, TAIL, Weighting, WeightingKind};
+pub use by_loss::{ByLoss, LossMean};
+pub use weighting::{
+    DeviceFacts, EVERYONE, LARGEST_SHARE, MAX_NUMBERS, MEAN_LOSS, Report, SMOOTH_TAIL, TAIL, UpdateFacts,
+    Weighting, WeightingKind, no_report,
+};
 
 /// The name of η in the track's memory. The round loop records it.
 pub const ETA: &str = "eta";
 /// The name of the round in which η was found, in the track's memory.
 pub const ETA_ROUND: &str = "eta.round";
+/// The name of μ in the track's memory. It replaces μ of the algorithm's parts.
+pub const PROXIMAL: &str = "proximal";
 
 /// The information about the losses F_k(w_t) that a round needs before the update.
 #[derive(Clone, Debug)]
@@ -45,13 +52,15 @@ pub enum Learned<'a> {
 
 /// Information about the tail from the sum of updates of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SummedTail {
+pub struct SummedTail<'a> {
     /// t.
     pub round: u64,
     /// The number of devices with answers in the sum, including those that did not count.
     pub answered: u64,
     /// Σ α_k·ω_k over the tail.
     pub tail_weight: f64,
+    /// The sums of the reported numbers ([`WeightingKind::reports`]) over the tail.
+    pub reports: &'a [f64],
 }
 
 /// Selects the devices that count in an update, and their weights.
@@ -66,7 +75,7 @@ pub trait Selection: Send + Sync {
     fn weighting(&self, memory: &AlgorithmState) -> Weighting;
 
     /// Takes in the weight of the tail, once the sum of updates is known.
-    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState);
+    fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState);
 }
 
 /// Every device of the cohort counts with its full weight.
@@ -84,5 +93,5 @@ impl Selection for Everyone {
         Weighting::everyone()
     }
 
-    fn observe(&self, _summed: &SummedTail, _memory: &mut AlgorithmState) {}
+    fn observe(&self, _summed: &SummedTail<'_>, _memory: &mut AlgorithmState) {}
 }

@@ -261,7 +261,8 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         self.model.store(working, local);
         if let Some(correction) = plan.correction {
             let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate };
+            let proximal = plan.proximal;
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate, proximal };
             (correction.finish)(&trained, own, changes);
         }
         Ok(&self.memory.local)

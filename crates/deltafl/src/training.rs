@@ -19,7 +19,7 @@ use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Query};
-use crate::selection::{ETA, ETA_ROUND, SummedTail};
+use crate::selection::{ETA, ETA_ROUND, PROXIMAL, SummedTail};
 use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
@@ -317,18 +317,21 @@ fn one_round(
         phases[i].traffic += update.traffic;
         phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
-        let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
+        let Ask::Update { weighting, plan: local } = &query.ask else { continue };
+        let (entries, reports) = (at.params.len() * (1 + query.sent.len()), weighting.kind().reports.len());
+        let sum = UpdateSum::with_reports(update.values, entries, reports)
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
-        if let Some(params) =
-            track.server.apply(&ServerStepInput { params: &at.params, devices }, &sum, &mut at.memory)
-        {
+        let input =
+            ServerStepInput { params: &at.params, devices, learning_rate: local.learning_rate.into() };
+        if let Some(params) = track.server.apply(&input, &sum, &mut at.memory) {
             at.params = params;
         }
         // Where the tracks divide the cohort, so many devices answered for this one, on average.
         let answered = update.answered / terms.divided_among();
         let turn = terms.turn(round.index);
-        let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
+        let summed =
+            SummedTail { round: turn, answered, tail_weight: sum.tail_weight(), reports: &sum.reports() };
         track.selection.observe(&summed, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
     }
@@ -348,7 +351,10 @@ fn update_queries(plan: &Plan, state: &State, training: Range<usize>) -> Vec<Que
     let of_track = |i: usize| {
         let (track, at) = (&plan.tracks[i], &state.tracks[i]);
         let weighting = track.selection.weighting(&at.memory);
-        let plan = plan.local.plan(turn, track);
+        let mut plan = plan.local.plan(turn, track);
+        if let Some(proximal) = at.memory.number(PROXIMAL) {
+            plan.proximal = proximal as f32;
+        }
         let zero = || Params::from(vec![0.0; at.params.len()]);
         let names = plan.correction.map_or(&[][..], |correction| correction.sent);
         let sent = names.iter().map(|name| at.memory.vector(name).cloned().unwrap_or_else(zero)).collect();

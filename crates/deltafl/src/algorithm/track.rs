@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
+use crate::memory::AlgorithmState;
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
@@ -58,6 +59,13 @@ impl Track {
     ) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
+    }
+
+    /// Returns `true` if its updates need more than plain SGD and a weight: corrections of local steps
+    /// or reports beside the update.
+    pub fn needs_cpu(&self) -> bool {
+        let weighting = self.selection.weighting(&AlgorithmState::default());
+        self.correction.is_some() || !weighting.kind().reports.is_empty()
     }
 
     /// Creates FedAvg without a penalty.

@@ -19,6 +19,7 @@ use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Ask, Query};
+use crate::selection::Report;
 use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
 
@@ -44,11 +45,12 @@ pub(super) struct Fleet<'a, C, P> {
 
 /// A pending update of a cohort member.
 #[derive(Clone, Copy)]
-struct PendingUpdate {
+struct PendingUpdate<'q> {
     query: usize,
     member: usize,
     /// α_k·ω_k, or NaN if the loss is NaN.
     weight: f64,
+    report: Option<Report<'q>>,
     /// The number of examples that the device processes.
     examples: u64,
 }
@@ -173,7 +175,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         members: &[usize],
     ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let place = |pending: &PendingUpdate| members.iter().position(|&member| member == pending.member);
+        let place = |pending: &PendingUpdate<'_>| members.iter().position(|&member| member == pending.member);
         let mut pending = self.pending_updates(round, queries);
         pending.retain(|pending| place(pending).is_some());
         let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
@@ -183,7 +185,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
-        let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
+        let part = |pending: &PendingUpdate<'_>| place(pending).unwrap_or(0) * queries.len() + pending.query;
         let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
@@ -320,7 +322,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn pending_updates(&self, round: &Round<'_>, queries: &[Query]) -> Vec<PendingUpdate> {
+    fn pending_updates<'q>(&self, round: &Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -332,11 +334,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
-                if let Contribution::Update { plan, weight } =
-                    Contribution::new(ask, self.weight(round, drawn), loss)
+                let held = self.counts[drawn.device.place()];
+                if let Contribution::Update { plan, weight, report } =
+                    Contribution::new(ask, self.weight(round, drawn), held, loss)
                 {
-                    let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(PendingUpdate { query, member, weight, examples });
+                    let examples = plan.examples(held);
+                    all.push(PendingUpdate { query, member, weight, report, examples });
                 }
             }
         }
@@ -360,24 +363,25 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// Computes updates and adds each to the sum given by `sum_of`.
-    fn update(
+    fn update<'q>(
         &mut self,
         round: &Round<'_>,
-        queries: &[Query],
-        pending: &[PendingUpdate],
-        sum_of: impl Fn(&PendingUpdate) -> usize,
+        queries: &'q [Query],
+        pending: &[PendingUpdate<'q>],
+        sum_of: impl Fn(&PendingUpdate<'q>) -> usize,
         sums: &mut [Vec<u64>],
     ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
         self.work_done.updates += pending.len() as u64;
         self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
-        let task = |pending: &PendingUpdate| {
+        let task = |pending: &PendingUpdate<'q>| {
             let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
             };
             let drawn = round.cohort[pending.member].device;
             let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
             let device = self.train[drawn.place()];
-            Some(UpdateTask { device, params, sent, own, plan, weight: pending.weight, sum: sum_of(pending) })
+            let PendingUpdate { weight, report, .. } = *pending;
+            Some(UpdateTask { device, params, sent, own, plan, weight, report, sum: sum_of(pending) })
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
@@ -394,9 +398,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
             return;
         }
-        let loss = self.loss(&query.params, member);
+        let (loss, held) = (self.loss(&query.params, member), self.counts[drawn.device.place()]);
         if let Contribution::Loss(query, loss) =
-            Contribution::new(&query.ask, self.weight(round, drawn), loss)
+            Contribution::new(&query.ask, self.weight(round, drawn), held, loss)
         {
             query.answer(loss, sum);
         }
