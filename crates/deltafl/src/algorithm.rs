@@ -21,21 +21,57 @@ use crate::trainer::Correction;
 
 pub mod alternating;
 mod delta_fl;
+mod fed_adagrad;
 mod fed_adam;
 mod fed_avg;
+mod fed_avg_m;
+mod fed_dyn;
+mod fed_nova;
 mod fed_prox;
+mod fed_prox_adaptive;
+mod fed_yogi;
+mod prop_fair;
+mod q_ffl;
 mod scaffold;
+mod semi_vred;
+mod term;
 mod track;
 
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
+pub use fed_adagrad::FED_ADAGRAD;
 pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
+pub use fed_avg_m::FED_AVG_M;
+pub use fed_dyn::{DYNAMIC_REGULARISER, FED_DYN};
+pub use fed_nova::FED_NOVA;
 pub use fed_prox::FED_PROX;
+pub use fed_prox_adaptive::FED_PROX_ADAPTIVE;
+pub use fed_yogi::FED_YOGI;
+pub use prop_fair::PROP_FAIR;
+pub use q_ffl::Q_FFL;
 pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
+pub use semi_vred::SEMI_VRED;
+pub use term::TERM;
 pub use track::{Track, TrackLabel, track_names};
 
 /// All algorithms that an experiment can name.
-pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM, &SCAFFOLD];
+pub static ALGORITHMS: &[&Algorithm] = &[
+    &FED_AVG,
+    &DELTA_FL,
+    &FED_PROX,
+    &FED_ADAM,
+    &SCAFFOLD,
+    &FED_AVG_M,
+    &FED_YOGI,
+    &FED_ADAGRAD,
+    &FED_PROX_ADAPTIVE,
+    &FED_NOVA,
+    &FED_DYN,
+    &Q_FFL,
+    &TERM,
+    &PROP_FAIR,
+    &SEMI_VRED,
+];
 
 /// A training algorithm.
 #[derive(Debug)]

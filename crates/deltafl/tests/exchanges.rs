@@ -9,7 +9,7 @@ mod peers;
 
 use std::num::NonZeroUsize;
 
-use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{Algorithm, EtaRule, FED_DYN, FED_NOVA, Q_FFL, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -79,6 +79,9 @@ fn private(kind: PrivateQuantile, tail: Tail) -> Tail {
 
 fn all_algorithms() -> Vec<Track> {
     let nu = Some(0.1.try_into().unwrap());
+    let of = |algorithm: &Algorithm| {
+        Track::from_options(algorithm, &algorithm.options_with([]).unwrap(), 0.0).unwrap()
+    };
     vec![
         Track::fed_avg(),
         half().into(),
@@ -86,7 +89,10 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
+        of(&SCAFFOLD),
+        of(&Q_FFL),
+        of(&FED_NOVA),
+        of(&FED_DYN),
     ]
 }
 
