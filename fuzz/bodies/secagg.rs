@@ -23,7 +23,7 @@ use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::message::wire::{decode_device, decode_server, encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{ServerConfig, ServerEvent, ServerRound, SlotSum};
+use deltafl_secagg::server::{ServerRound, ServerRoundConfig, ServerRoundEvent, SlotSum};
 
 const DEVICES: u32 = 4;
 const LEN: u32 = 3;
@@ -112,7 +112,7 @@ impl ScriptedRound {
         });
         let devices = devices.collect();
         let cohort = (0..DEVICES).map(DeviceId).collect();
-        let config = ServerConfig {
+        let config = ServerRoundConfig {
             params,
             cohort,
             roster: Arc::clone(&roster),
@@ -197,10 +197,10 @@ impl ScriptedRound {
     fn gather(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
-                ServerEvent::Ready { .. } => {
+                ServerRoundEvent::Ready { .. } => {
                     let _ended = self.server.open_slot(self.now, Ring::Z64, LEN, b"context");
                 }
-                ServerEvent::Sum(sum) => self.check(&sum),
+                ServerRoundEvent::Sum(sum) => self.check(&sum),
                 _ => {}
             }
         }

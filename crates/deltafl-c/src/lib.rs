@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use ::deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Server, Trust};
+use ::deltafl_device::{Consent, Credentials, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust};
 use deltafl::data::Examples;
 use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
@@ -231,20 +231,20 @@ impl DeviceOptions {
     }
 
     /// Returns the identity of the device and its trust in the server.
-    fn known(&self) -> Result<(Credentials, Server), TrainerError> {
+    fn known(&self) -> Result<(Credentials, ServerEndpoint), TrainerError> {
         if let Some(folder) = &self.identity {
             let identity = DeviceIdentity::open(Path::new(folder))?;
-            return Ok((Credentials::from(&identity), Server::certified(&self.server, &identity)?));
+            return Ok((Credentials::from(&identity), ServerEndpoint::certified(&self.server, &identity)?));
         }
         let name = self.name.as_ref().ok_or("options.identity and options.name are both NULL")?;
-        let server = Server { address: self.server.clone(), trust: Trust::Loopback };
+        let server = ServerEndpoint { address: self.server.clone(), trust: ServerTrust::Loopback };
         Ok((loopback::credentials(name), server))
     }
 }
 
 fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, TrainerError> {
     let (credentials, server) = options.known()?;
-    let data = Data::held_by_trainer(&credentials.name, trainer.raw.examples)?;
+    let data = DeviceData::held_by_trainer(&credentials.name, trainer.raw.examples)?;
     let mut consent = Consent::default();
     consent.min_cohort = options.min_cohort.unwrap_or(consent.min_cohort);
     (consent.rounds_between, consent.reproducible) = (options.rounds_between, options.reproducible);
@@ -254,9 +254,9 @@ fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, Tr
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (tell, ended) = channel();
-    let device = Device::connect(server, credentials, consent).with_state(state);
+    let device = Device::new(server, credentials, consent).with_state(state);
     runtime.spawn(async move {
-        if let Err(reason) = device.serve(Arc::new(trainer), data).await {
+        if let Err(reason) = device.run(Arc::new(trainer), data).await {
             let _ = tell.send(reason.to_string());
         }
     });

@@ -13,7 +13,7 @@ use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
-use deltafl_cuda::Place;
+use deltafl_cuda::BackendChoice;
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -54,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["steps", "cpu_time", "seconds"], value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Measure rounds on a GPU: cuda or cuda:N.
-    #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu, conflicts_with_all = ["steps", "cpu_time", "seconds", "rounds"])]
-    compute: Place,
+    #[arg(long, value_name = "PLACE", default_value_t = BackendChoice::Cpu, conflicts_with_all = ["steps", "cpu_time", "seconds", "rounds"])]
+    compute: BackendChoice,
     /// Number of devices in a whole round or a GPU round, each of the size of the paper's median
     /// device.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]

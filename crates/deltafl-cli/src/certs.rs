@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use deltafl_server::authority::{Authority, Fleet, ServerIdentity};
+use deltafl_server::authority::{Authority, FleetIdentities, ServerIdentity};
 use deltafl_server::roster_renewal::{LIFETIME, signed};
 use deltafl_server::store::{NewDevice, Store};
 use deltafl_wire::identity::{
@@ -147,7 +147,7 @@ fn devices(args: &DeviceArgs) -> Result<()> {
         store.create_federation(federation).await.map_err(store_error)?;
         let next = store.devices(federation).await.map_err(store_error)?.len() as u32;
         if let Some(count) = args.fleet {
-            let fleet = Fleet::issue(&authority, next, count, args.days).map_err(identity_error)?;
+            let fleet = FleetIdentities::issue(&authority, next, count, args.days).map_err(identity_error)?;
             fleet.write(&args.out).map_err(identity_error)?;
             enrol(&store, federation, &fleet.devices).await?;
             println!("{count} devices in {}", args.out.display());

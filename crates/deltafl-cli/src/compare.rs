@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::builder::RangedU64ValueParser;
-use deltafl_run::compare::{Bootstrap, Comparison, Difference, compare};
+use deltafl_run::compare::{Bootstrap, Comparison, PairedDifference, compare};
 use deltafl_run::text_table;
 use miette::IntoDiagnostic;
 
@@ -78,13 +78,13 @@ fn rendered(comparison: &Comparison) -> String {
     text
 }
 
-fn row(comparison: &Comparison, difference: &Difference) -> String {
+fn row(comparison: &Comparison, difference: &PairedDifference) -> String {
     let plain = |x: f64| text_table::number(x * comparison.shown(), comparison.decimals());
     let signed = |x: f64| {
         let number = plain(x);
         if number.starts_with(['-', 'N', 'i']) { number } else { format!("+{number}") }
     };
-    let Difference { before, after, change, interval } = difference;
+    let PairedDifference { before, after, change, interval } = difference;
     format!(
         "{:>9} {:>9} {:>9}   [{}, {}]",
         plain(*before),

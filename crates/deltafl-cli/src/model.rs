@@ -8,7 +8,7 @@ use deltafl::params::Params;
 use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
 use deltafl::trainer::{LocalTrainer as _, Sgd};
-use deltafl_device::enrolment::{AskError, Knob};
+use deltafl_device::enrolment::{AskError, ModelApi};
 use deltafl_run::text_table;
 use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use deltafl_wire::contract::DataContract;
@@ -71,17 +71,17 @@ pub(crate) struct SourceArgs {
 }
 
 impl SourceArgs {
-    fn knob(&self) -> Result<Knob> {
+    fn model_api(&self) -> Result<ModelApi> {
         if let Some(folder) = &self.identity {
             let device = DeviceIdentity::open(folder).map_err(identity_error)?;
-            return Ok(Knob::of_device(&self.server, &device));
+            return Ok(ModelApi::with_identity(&self.server, &device));
         }
         let Some(federation) = &self.federation else {
             return Err(bad_input("models are for devices of a federation: say which device this is")
                 .help("--identity DIR shows this device's certificate; where models are public, --federation NAME is enough")
                 .into());
         };
-        Ok(Knob::of_anyone(&self.server, federation))
+        Ok(ModelApi::anonymous(&self.server, federation))
     }
 
     /// The options that lead to the same server, as a person types them.
@@ -97,20 +97,20 @@ impl SourceArgs {
 
 pub(crate) fn run(command: ModelCommand) -> Result<()> {
     match command {
-        ModelCommand::Pull { theta, source, out } => pull(theta, &source.knob()?, &out),
+        ModelCommand::Pull { theta, source, out } => pull(theta, &source.model_api()?, &out),
         ModelCommand::Try { data, source, cpu, json } => try_levels(&data, &source, &cpu, json),
     }
 }
 
-fn pull(theta: f64, knob: &Knob, out: &Path) -> Result<()> {
+fn pull(theta: f64, model_api: &ModelApi, out: &Path) -> Result<()> {
     let theta = Conformity::try_from(theta).map_err(|e| bad_input(e.to_string()))?;
-    let card = knob.card(theta.get()).map_err(ask_error)?;
+    let card = model_api.card(theta.get()).map_err(ask_error)?;
     let held = std::fs::read(out).ok().map(|bytes| blake3::hash(&bytes).to_hex().to_string());
     if held.as_deref() == Some(&card.blake3) {
         println!("{} is the newest already: θ = {}, version {}", out.display(), card.theta, card.version);
         return Ok(());
     }
-    let bytes = knob.params(&card).map_err(ask_error)?;
+    let bytes = model_api.params(&card).map_err(ask_error)?;
     read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
     std::fs::write(out, &bytes).into_diagnostic()?;
     let text = serde_json::to_string_pretty(&card).into_diagnostic()?;
@@ -169,12 +169,12 @@ fn between(bounds: Bounds, number: impl Fn(f64) -> String) -> String {
 }
 
 fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Result<()> {
-    let knob = source.knob()?;
-    let cards = knob.models().map_err(ask_error)?;
+    let model_api = source.model_api()?;
+    let cards = model_api.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
     let mut tried = Vec::new();
     for card in cards.iter().filter(|card| Some(card.version) == newest) {
-        let bytes = knob.params(card).map_err(ask_error)?;
+        let bytes = model_api.params(card).map_err(ask_error)?;
         let (about, params) =
             read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
         let federation = fitted(data, about.contract.as_ref())?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use deltafl_data::experiment::Experiment;
-use deltafl_run::paper::estimate::{HumanDuration, Left, Pace};
+use deltafl_run::paper::estimate::{HumanDuration, Left, RunPace};
 use deltafl_run::paper::{MissingData, Pair, PaperComparison, find_federation};
 use deltafl_run::report::{ReportFigures, write_report};
 use deltafl_run::{Ended, RunOptions, Start, Stopped, session};
@@ -191,7 +191,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         }
         let federation = session::load(experiment).map_err(explained)?;
         let machine = args.machine.machine();
-        let pace = Pace::measure(experiment, &federation, &job.out, &machine, stop_on_interrupt());
+        let pace = RunPace::measure(experiment, &federation, &job.out, &machine, stop_on_interrupt());
         let Some(pace) = pace.map_err(explained)? else {
             return Err(interrupted(args, job, None));
         };

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
-use deltafl_cuda::Place;
+use deltafl_cuda::BackendChoice;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 use deltafl_run::error::shell_quoted;
@@ -53,8 +53,8 @@ pub(crate) struct MachineArgs {
     pub(crate) cpu: CpuArgs,
     /// Compute backend: cpu, cuda, cuda:N, or auto for a GPU if there is one with kernels for the
     /// model
-    #[arg(long, value_name = "PLACE", default_value_t = Place::Auto)]
-    compute: Place,
+    #[arg(long, value_name = "PLACE", default_value_t = BackendChoice::Auto)]
+    compute: BackendChoice,
 }
 
 impl MachineArgs {

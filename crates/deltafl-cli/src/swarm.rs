@@ -11,9 +11,11 @@ use deltafl::data::{Federation, Split};
 use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{Day, SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, check_address, model_trainer};
+use deltafl_device::{
+    Backoff, Consent, Credentials, ServerEndpoint, ServerTrust, check_address, model_trainer,
+};
 use deltafl_run::{experiment_file, session};
-use deltafl_server::authority::Fleet;
+use deltafl_server::authority::FleetIdentities;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
@@ -174,17 +176,17 @@ fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>>
     let mut devices = federation.split(Split::Train);
     devices.truncate(args.devices.unwrap_or(devices.len()));
     let Some(path) = &args.fleet else {
-        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        let server = ServerEndpoint { address: args.server.clone(), trust: ServerTrust::Loopback };
         let device = |data| {
             let credentials = loopback::credentials(federation.id(data));
             SimulatedDevice { credentials, server: server.clone(), data }
         };
         return Ok(devices.into_iter().map(device).collect());
     };
-    let fleet = Fleet::read(path).map_err(|e| bad_input("the fleet cannot be used").because(e))?;
+    let fleet = FleetIdentities::read(path).map_err(|e| bad_input("the fleet cannot be used").because(e))?;
     let plays = |identity: &DeviceIdentity| {
         let data = *devices.get(identity.number() as usize)?;
-        let server = Server::certified(&args.server, identity);
+        let server = ServerEndpoint::certified(&args.server, identity);
         let device = |server| SimulatedDevice { credentials: Credentials::from(identity), server, data };
         Some(server.map(device).map_err(|e| bad_input("the server cannot be known").because(e).into()))
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl_run::error::shell_quoted;
 use deltafl_run::sweep::folder::SweepFolder;
-use deltafl_run::sweep::points::{Point, Shard, Sweep};
+use deltafl_run::sweep::points::{Shard, Sweep, SweepPoint};
 use deltafl_run::sweep::train::{SweepOptions, Tally, train};
 use deltafl_run::sweep::{listing, merge, slurm};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
@@ -146,7 +146,7 @@ pub(crate) fn run(command: SweepCommand) -> Result<()> {
 fn run_points(args: &RunArgs) -> Result<()> {
     refuse_ranks("give every process a share of the points: --shard I/N")?;
     let (sweep, folder) = args.what.read()?;
-    let points: Vec<&Point> = args.shard.of(&sweep.points).collect();
+    let points: Vec<&SweepPoint> = args.shard.of(&sweep.points).collect();
     let options = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
     folder.describe(&sweep).map_err(explained)?;
     let progress = SweepProgress::unless(args.quiet || args.json);

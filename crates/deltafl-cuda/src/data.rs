@@ -13,11 +13,11 @@ use deltafl::data::{Federation, FederationIndex, InputColumn, InputKind, TargetC
 
 use crate::GpuError;
 use crate::device::{GpuDevice, Kernel};
-use crate::launch::{Arg, Grid, launch, pointer};
+use crate::launch::{Arg, LaunchGrid, launch, pointer};
 use crate::sums;
 
 /// An input column in GPU memory.
-pub(crate) enum Inputs {
+pub(crate) enum GpuInputs {
     Bytes(CudaSlice<u8>),
     Dense(CudaSlice<f32>),
     Tokens(CudaSlice<u32>),
@@ -26,7 +26,7 @@ pub(crate) enum Inputs {
 
 /// The columns of some devices in GPU memory.
 pub(crate) struct GpuColumns {
-    inputs: Inputs,
+    inputs: GpuInputs,
     labels: CudaSlice<u16>,
     stream: Arc<CudaStream>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Constants {
 }
 
 /// The federation, resident in GPU memory or streamed.
-pub(crate) struct Data<'a> {
+pub(crate) struct GpuData<'a> {
     federation: &'a Federation,
     /// The stream of copies, concurrent with the kernels.
     stream: Arc<CudaStream>,
@@ -52,7 +52,7 @@ pub(crate) struct Data<'a> {
 }
 
 /// The devices whose columns are in GPU memory during one wave of work.
-pub(crate) struct Placed<'a> {
+pub(crate) struct WaveData<'a> {
     /// The columns, unless they are the resident ones.
     streamed: Option<GpuColumns>,
     pub(crate) offsets: Offsets<'a>,
@@ -75,14 +75,14 @@ impl Offsets<'_> {
     }
 }
 
-impl Placed<'_> {
+impl WaveData<'_> {
     /// Returns true if the columns contain all of these devices.
     pub(crate) fn holds(&self, devices: &[FederationIndex]) -> bool {
         devices.iter().all(|&device| self.offsets.get(device).is_some())
     }
 }
 
-impl<'a> Data<'a> {
+impl<'a> GpuData<'a> {
     /// Uploads a federation whose columns take at most `limit` bytes. A larger one is streamed.
     pub(crate) fn new(device: &GpuDevice, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
         let stream = device.stream()?;
@@ -141,9 +141,9 @@ impl<'a> Data<'a> {
     }
 
     /// Uploads the columns of these devices.
-    pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<Placed<'a>, GpuError> {
+    pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<WaveData<'a>, GpuError> {
         if self.is_resident() {
-            return Ok(Placed { streamed: None, offsets: Offsets::Resident(self.federation) });
+            return Ok(WaveData { streamed: None, offsets: Offsets::Resident(self.federation) });
         }
         let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::for_device(self.federation, k)).collect();
         let mut next = 0;
@@ -153,11 +153,11 @@ impl<'a> Data<'a> {
             (k, next - rows)
         };
         let offsets = Offsets::Streamed(devices.iter().zip(&ranges).map(offset).collect());
-        Ok(Placed { streamed: Some(self.upload(&ranges)?), offsets })
+        Ok(WaveData { streamed: Some(self.upload(&ranges)?), offsets })
     }
 
     /// Returns the columns that contain the placed devices.
-    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c GpuColumns {
+    pub(crate) fn columns<'c>(&'c self, placed: &'c WaveData<'_>) -> &'c GpuColumns {
         match (&placed.streamed, &self.resident) {
             (Some(columns), _) | (None, Some(columns)) => columns,
             (None, None) => {
@@ -169,10 +169,10 @@ impl<'a> Data<'a> {
     fn upload(&self, ranges: &[Ranges]) -> Result<GpuColumns, GpuError> {
         let (federation, stream) = (self.federation, &self.stream);
         let inputs = match federation.inputs() {
-            InputColumn::Bytes(values) => Inputs::Bytes(gathered(stream, values, ranges)?),
-            InputColumn::Dense(values) => Inputs::Dense(gathered(stream, values, ranges)?),
-            InputColumn::Tokens(ids) => Inputs::Tokens(gathered(stream, ids, ranges)?),
-            InputColumn::Text(text) => Inputs::Text(gathered(stream, text, ranges)?),
+            InputColumn::Bytes(values) => GpuInputs::Bytes(gathered(stream, values, ranges)?),
+            InputColumn::Dense(values) => GpuInputs::Dense(gathered(stream, values, ranges)?),
+            InputColumn::Tokens(ids) => GpuInputs::Tokens(gathered(stream, ids, ranges)?),
+            InputColumn::Text(text) => GpuInputs::Text(gathered(stream, text, ranges)?),
         };
         let rows: Vec<Ranges> = ranges.iter().map(Ranges::labels).collect();
         let labels = match federation.target_column() {
@@ -192,9 +192,9 @@ impl GpuColumns {
     /// Returns the address of the inputs.
     pub(crate) fn inputs(&self) -> Arg {
         match &self.inputs {
-            Inputs::Bytes(values) | Inputs::Text(values) => pointer(values, &self.stream),
-            Inputs::Dense(values) => pointer(values, &self.stream),
-            Inputs::Tokens(ids) => pointer(ids, &self.stream),
+            GpuInputs::Bytes(values) | GpuInputs::Text(values) => pointer(values, &self.stream),
+            GpuInputs::Dense(values) => pointer(values, &self.stream),
+            GpuInputs::Tokens(ids) => pointer(ids, &self.stream),
         }
     }
 
@@ -248,14 +248,14 @@ struct Clamp {
 
 impl Clamp {
     fn apply(&self, columns: &GpuColumns, federation: &Federation) -> Result<(), GpuError> {
-        let (grid, stream) = (Grid { blocks: (1024, 1), threads: 256 }, &columns.stream);
+        let (grid, stream) = (LaunchGrid { blocks: (1024, 1), threads: 256 }, &columns.stream);
         let highest = |count: usize| Arg::U32(count.saturating_sub(1) as u32);
         match (&columns.inputs, federation.kind()) {
-            (Inputs::Text(text), InputKind::Windows { alphabet, .. }) => {
+            (GpuInputs::Text(text), InputKind::Windows { alphabet, .. }) => {
                 let args = [pointer(text, stream), Arg::U64(text.len() as u64), highest(alphabet)];
                 launch(stream, &self.bytes, grid, &args)?;
             }
-            (Inputs::Tokens(ids), InputKind::Tokens { vocabulary, .. }) => {
+            (GpuInputs::Tokens(ids), InputKind::Tokens { vocabulary, .. }) => {
                 let args = [pointer(ids, stream), Arg::U64(ids.len() as u64), highest(vocabulary)];
                 launch(stream, &self.words, grid, &args)?;
             }

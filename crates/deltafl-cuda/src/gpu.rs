@@ -14,13 +14,13 @@ use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
 
-use crate::data::{Data, GpuColumns, Offsets, Placed};
+use crate::data::{GpuColumns, GpuData, Offsets, WaveData};
 use crate::memory::{Buffer, Mirror};
 use crate::model::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::order::{self, DeviceDraws, Order, Orders};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
-use crate::wanted::{Wanted, distinct, positions, shared_params};
+use crate::wanted::{RequestedUpdate, distinct, positions, shared_params};
 use crate::{GpuDevice, GpuError};
 
 /// Blocks of examples in one launch of a forward pass.
@@ -44,7 +44,7 @@ pub struct Gpu<'a> {
     predicted: deltafl::task::Task,
     /// d: the number of parameters.
     len: usize,
-    data: Arc<Data<'a>>,
+    data: Arc<GpuData<'a>>,
     scorer: Option<Box<dyn Scorer>>,
     /// The trainer, and the batch size for which it was built.
     trainer: Option<(usize, Box<dyn Trainer>)>,
@@ -64,7 +64,7 @@ pub struct Gpu<'a> {
     /// The orders of the next round.
     ahead: Orders,
     /// The columns of a cohort that was uploaded in advance.
-    ready: Option<Arc<Placed<'a>>>,
+    ready: Option<Arc<WaveData<'a>>>,
 }
 
 impl<'a> Gpu<'a> {
@@ -84,7 +84,7 @@ impl<'a> Gpu<'a> {
     ) -> Result<Self, GpuError> {
         let half = device.memory()?.0 / 2;
         let memory = options.memory.unwrap_or(half).min(half);
-        let data = Arc::new(Data::new(device, federation, memory)?);
+        let data = Arc::new(GpuData::new(device, federation, memory)?);
         Self::over(device, data, federation, spec, len, memory)
     }
 
@@ -104,7 +104,7 @@ impl<'a> Gpu<'a> {
 
     fn over(
         device: &GpuDevice,
-        data: Arc<Data<'a>>,
+        data: Arc<GpuData<'a>>,
         federation: &'a Federation,
         spec: &ModelSpec,
         len: usize,
@@ -217,7 +217,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// Returns these devices in GPU memory.
-    fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<Placed<'a>>, GpuError> {
+    fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<WaveData<'a>>, GpuError> {
         match &self.ready {
             Some(ready) if ready.holds(devices) => Ok(ready.clone()),
             _ => Ok(Arc::new(self.data.place(devices)?)),
@@ -307,7 +307,7 @@ impl<'a> Gpu<'a> {
         // A sum over this many devices cannot wrap (`UpdateCode`).
         let limit = 2f64.powi(62) / f64::from(key.members.max(1));
         let data = self.data.clone();
-        let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(tasks.len());
+        let mut wanted: Vec<RequestedUpdate<'_>> = Vec::with_capacity(tasks.len());
         for (task, &vector) in tasks.iter().zip(&vectors) {
             if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
@@ -316,17 +316,17 @@ impl<'a> Gpu<'a> {
                 let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
                 let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
             } else {
-                wanted.push(Wanted { task: *task, vector });
+                wanted.push(RequestedUpdate { task: *task, vector });
             }
         }
         for batch in distinct(wanted.iter().map(|wanted| wanted.task.plan.batch)) {
             self.prepare(batch)?;
-            let mut rest: Vec<Wanted<'_>> =
+            let mut rest: Vec<RequestedUpdate<'_>> =
                 wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
             let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
             for part in self.parts(&devices) {
                 let placed = self.placed(&devices[part])?;
-                let here = |wanted: &Wanted<'_>| placed.offsets.get(wanted.task.device).is_some();
+                let here = |wanted: &RequestedUpdate<'_>| placed.offsets.get(wanted.task.device).is_some();
                 let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
                 rest = later;
                 for wave in here.chunks(self.wave()) {
@@ -353,7 +353,7 @@ impl<'a> Gpu<'a> {
         &mut self,
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
-    ) -> Result<Option<Arc<Placed<'a>>>, GpuError> {
+    ) -> Result<Option<Arc<WaveData<'a>>>, GpuError> {
         let next = std::mem::take(&mut self.next);
         let (Some(task), false) = (tasks.first(), next.is_empty()) else { return Ok(None) };
         let round = RoundKey { round: key.round + 1, ..*key };
@@ -375,7 +375,7 @@ impl<'a> Gpu<'a> {
     fn train(
         &mut self,
         key: &RoundKey,
-        wave: &[Wanted<'_>],
+        wave: &[RequestedUpdate<'_>],
         offsets: &Offsets<'_>,
         columns: &GpuColumns,
         limit: f64,
@@ -394,7 +394,7 @@ impl<'a> Gpu<'a> {
         };
         let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
         trainer.train(&updates)?;
-        let trained = |(slot, wanted): (usize, &Wanted<'_>)| Trained {
+        let trained = |(slot, wanted): (usize, &RequestedUpdate<'_>)| Trained {
             weight: wanted.task.weight,
             params: wanted.vector,
             slot: slot as u32,
@@ -411,14 +411,14 @@ impl<'a> Gpu<'a> {
     fn send_tasks(
         &mut self,
         key: &RoundKey,
-        wave: &[Wanted<'_>],
+        wave: &[RequestedUpdate<'_>],
         offsets: &Offsets<'_>,
     ) -> Result<Vec<Task>, GpuError> {
         self.ahead.wait();
         let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
-        for (slot, Wanted { task, vector }) in wave.iter().enumerate() {
+        for (slot, RequestedUpdate { task, vector }) in wave.iter().enumerate() {
             let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
             let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {

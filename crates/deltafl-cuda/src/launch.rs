@@ -36,7 +36,7 @@ pub(crate) fn pointer<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> Arg {
 
 /// The number of blocks and of threads per block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grid {
+pub(crate) struct LaunchGrid {
     pub(crate) blocks: (u32, u32),
     pub(crate) threads: u32,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Grid {
 pub(crate) fn launch(
     stream: &Arc<CudaStream>,
     kernel: &Kernel,
-    grid: Grid,
+    grid: LaunchGrid,
     args: &[Arg],
 ) -> Result<(), GpuError> {
     if grid.blocks.0 == 0 || grid.blocks.1 == 0 {

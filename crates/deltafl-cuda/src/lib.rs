@@ -20,6 +20,7 @@
 //! kinds of GPU and the CPU round differently. `docs/src/reference/gpu.md` states by how much, and
 //! the tests check it.
 
+mod choice;
 mod compile;
 mod data;
 mod device;
@@ -29,13 +30,12 @@ mod launch;
 mod memory;
 mod model;
 mod order;
-mod place;
 mod sums;
 mod task;
 mod wanted;
 
+pub use choice::{BackendChoice, UnknownBackend};
 pub use compile::KernelCache;
 pub use device::GpuDevice;
 pub use error::GpuError;
 pub use gpu::{Gpu, GpuOptions};
-pub use place::{Place, UnknownPlace};

@@ -8,7 +8,7 @@ use deltafl::params::UpdateCode;
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::{GpuDevice, Kernel};
-use crate::launch::{Arg, Grid, launch};
+use crate::launch::{Arg, LaunchGrid, launch};
 use crate::memory::{Buffer, Mirror};
 use crate::task::Trained;
 
@@ -76,11 +76,11 @@ impl Sums {
             self.sums.arg(),
             self.refused.arg(),
         ];
-        launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)?;
+        launch(&self.stream, &self.add_updates, LaunchGrid { blocks, threads: 256 }, &args)?;
         // Rejected updates are rare, so few blocks suffice. They read a number and end.
         let blocks = (4, count as u32);
         let args = [self.trained.arg(), self.refused.arg(), params, local, len, self.sums.arg()];
-        launch(&self.stream, &self.take_refused_back, Grid { blocks, threads: 256 }, &args)
+        launch(&self.stream, &self.take_refused_back, LaunchGrid { blocks, threads: 256 }, &args)
     }
 
     /// Waits for the sums.

@@ -7,7 +7,7 @@ use deltafl::params::Params;
 
 /// A requested local update, and the index of its starting parameters.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct RequestedUpdate<'a> {
     pub(crate) task: UpdateTask<'a>,
     pub(crate) vector: u32,
 }

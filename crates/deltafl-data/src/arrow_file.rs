@@ -29,7 +29,7 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// A column of a file. It has no nulls and is in one record batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct ArrowColumn {
     pub(crate) name: &'static str,
     pub(crate) of: ColumnType,
 }
@@ -55,7 +55,7 @@ pub(crate) enum ArrowNumber {
     F32,
 }
 
-impl Column {
+impl ArrowColumn {
     pub(crate) const fn new(name: &'static str, of: ColumnType) -> Self {
         Self { name, of }
     }
@@ -96,7 +96,7 @@ impl ArrowNumber {
     }
 }
 
-fn schema(columns: &[Column]) -> Schema {
+fn schema(columns: &[ArrowColumn]) -> Schema {
     Schema::new(columns.iter().map(|c| Field::new(c.name, c.of.data_type(), false)).collect::<Vec<_>>())
 }
 
@@ -106,10 +106,10 @@ mod tests {
 
     use super::*;
 
-    const COLUMNS: [Column; 3] = [
-        Column::new("id", ColumnType::Utf8),
-        Column::new("x", ColumnType::List(ArrowNumber::F32, 2)),
-        Column::new("y", ColumnType::Number(ArrowNumber::U16)),
+    const COLUMNS: [ArrowColumn; 3] = [
+        ArrowColumn::new("id", ColumnType::Utf8),
+        ArrowColumn::new("x", ColumnType::List(ArrowNumber::F32, 2)),
+        ArrowColumn::new("y", ColumnType::Number(ArrowNumber::U16)),
     ];
 
     fn file() -> Vec<u8> {
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn other_columns_are_refused() {
-        let other = [Column::new("id", ColumnType::Utf8)];
+        let other = [ArrowColumn::new("id", ColumnType::Utf8)];
         let refused = ArrowFile::new(&aligned(&file()), &other).unwrap_err();
-        assert_eq!(refused, InvalidArrowFile::Column { index: 0, expected: "\"id\": Utf8".into() });
+        assert_eq!(refused, InvalidArrowFile::ArrowColumn { index: 0, expected: "\"id\": Utf8".into() });
     }
 }

@@ -8,7 +8,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
-use crate::run_folder::Difference;
+use crate::run_folder::ChangedKey;
 use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
@@ -35,7 +35,7 @@ pub use data::{DataSection, DataSource, LoadError};
 pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
 pub use model::ModelSection;
-pub use name::{InvalidName, check_name};
+pub use name::{InvalidFolderName, check_name};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
@@ -114,7 +114,7 @@ pub struct Resolved {
     pub kernel: Isa,
     /// The processor of the devices; the CPU for a run that does not record it.
     #[serde(default)]
-    pub compute: ComputedOn,
+    pub compute: BackendName,
     /// The number of parameters.
     pub params: usize,
     /// The devices of each split, if a sample of them is evaluated.
@@ -125,7 +125,7 @@ pub struct Resolved {
 /// The processor of the devices: bits may differ between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub enum ComputedOn {
+pub enum BackendName {
     /// The CPU, with the instruction set [`Resolved::kernel`].
     #[default]
     Cpu,
@@ -133,17 +133,17 @@ pub enum ComputedOn {
     Gpu(String),
 }
 
-impl From<String> for ComputedOn {
+impl From<String> for BackendName {
     fn from(text: String) -> Self {
         if text == "cpu" { Self::Cpu } else { Self::Gpu(text) }
     }
 }
 
-impl From<ComputedOn> for String {
-    fn from(place: ComputedOn) -> Self {
+impl From<BackendName> for String {
+    fn from(place: BackendName) -> Self {
         match place {
-            ComputedOn::Cpu => "cpu".to_owned(),
-            ComputedOn::Gpu(name) => name,
+            BackendName::Cpu => "cpu".to_owned(),
+            BackendName::Gpu(name) => name,
         }
     }
 }
@@ -271,7 +271,7 @@ impl Experiment {
     ///
     /// # Errors
     /// The text cannot be the name of a folder.
-    pub fn with_name(mut self, name: &str) -> Result<Self, InvalidName> {
+    pub fn with_name(mut self, name: &str) -> Result<Self, InvalidFolderName> {
         check_name(name)?;
         name.clone_into(&mut self.0.name);
         Ok(self)
@@ -431,13 +431,13 @@ impl Experiment {
     }
 
     /// Returns the keys in which another experiment differs.
-    pub fn differences(&self, now: &Self) -> Vec<Difference> {
+    pub fn differences(&self, now: &Self) -> Vec<ChangedKey> {
         let before = flattened(self);
         let now = flattened(now);
         let keys: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
         keys.into_iter()
             .filter(|key| before.get(*key) != now.get(*key))
-            .map(|key| Difference {
+            .map(|key| ChangedKey {
                 key: key.clone(),
                 before: before.get(key).cloned(),
                 now: now.get(key).cloned(),

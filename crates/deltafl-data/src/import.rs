@@ -34,7 +34,7 @@ pub mod table;
 mod tokens;
 pub mod word_vectors;
 
-pub use error::{FilePosition, FoundItem, ImportError, Problem};
+pub use error::{FilePosition, FoundItem, ImportError, ImportProblem};
 pub use features::Features;
 pub use tokens::tokens;
 

@@ -14,7 +14,7 @@ use deltafl::data::{
     WordVectors,
 };
 
-use super::arrow_file::{ArrowFile, ArrowNumber, Column, ColumnType, InvalidArrowFile};
+use super::arrow_file::{ArrowColumn, ArrowFile, ArrowNumber, ColumnType, InvalidArrowFile};
 use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
 use super::writer::MOST_CLASSES;
@@ -131,35 +131,40 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
 }
 
 /// The columns of the device table.
-pub(crate) const DEVICE_COLUMNS: [Column; 4] = [
-    Column::new("id", ColumnType::Utf8),
-    Column::new("split", ColumnType::Number(ArrowNumber::U8)),
-    Column::new("offset", ColumnType::Number(ArrowNumber::U64)),
-    Column::new("examples", ColumnType::Number(ArrowNumber::U64)),
+pub(crate) const DEVICE_COLUMNS: [ArrowColumn; 4] = [
+    ArrowColumn::new("id", ColumnType::Utf8),
+    ArrowColumn::new("split", ColumnType::Number(ArrowNumber::U8)),
+    ArrowColumn::new("offset", ColumnType::Number(ArrowNumber::U64)),
+    ArrowColumn::new("examples", ColumnType::Number(ArrowNumber::U64)),
 ];
 
 /// The columns of the examples.
-pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Column> {
+pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<ArrowColumn> {
     let label = match targets {
-        TargetFormat::U16 => Column::new("label", ColumnType::Number(ArrowNumber::U16)),
-        TargetFormat::U32 => Column::new("label", ColumnType::Number(ArrowNumber::U32)),
-        TargetFormat::F32 => Column::new("target", ColumnType::Number(ArrowNumber::F32)),
+        TargetFormat::U16 => ArrowColumn::new("label", ColumnType::Number(ArrowNumber::U16)),
+        TargetFormat::U32 => ArrowColumn::new("label", ColumnType::Number(ArrowNumber::U32)),
+        TargetFormat::F32 => ArrowColumn::new("target", ColumnType::Number(ArrowNumber::F32)),
     };
     match kind {
-        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(ArrowNumber::U8, dim)), label],
+        InputKind::Bytes { dim } => {
+            vec![ArrowColumn::new("input", ColumnType::List(ArrowNumber::U8, dim)), label]
+        }
         InputKind::Dense { dim } => {
-            vec![Column::new("input", ColumnType::List(ArrowNumber::F32, dim)), label]
+            vec![ArrowColumn::new("input", ColumnType::List(ArrowNumber::F32, dim)), label]
         }
         InputKind::Tokens { len, .. } => {
-            vec![Column::new("input", ColumnType::List(ArrowNumber::U32, len)), label]
+            vec![ArrowColumn::new("input", ColumnType::List(ArrowNumber::U32, len)), label]
         }
-        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(ArrowNumber::U8))],
+        InputKind::Windows { .. } => vec![ArrowColumn::new("symbol", ColumnType::Number(ArrowNumber::U8))],
     }
 }
 
 /// The columns of the vocabulary.
-pub(crate) fn word_columns(dim: usize) -> [Column; 2] {
-    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(ArrowNumber::F32, dim))]
+pub(crate) fn word_columns(dim: usize) -> [ArrowColumn; 2] {
+    [
+        ArrowColumn::new("word", ColumnType::Utf8),
+        ArrowColumn::new("vector", ColumnType::List(ArrowNumber::F32, dim)),
+    ]
 }
 
 /// Bounds that the columns and the code rely on: a label has two or four bytes, a symbol one.
@@ -189,7 +194,7 @@ fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
     }
 }
 
-fn open_file(path: &Path, columns: &[Column]) -> Result<ArrowFile, OpenError> {
+fn open_file(path: &Path, columns: &[ArrowColumn]) -> Result<ArrowFile, OpenError> {
     let file = map(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     ArrowFile::new(&file, columns).map_err(|source| OpenError::Arrow { path: path.to_owned(), source })
 }

@@ -82,7 +82,7 @@ pub enum RunFolderError {
         /// The folder.
         path: PathBuf,
         /// The differences.
-        differences: Vec<Difference>,
+        differences: Vec<ChangedKey>,
     },
     /// The run has done more rounds than the experiment requests.
     #[error("the run in {path} has already done {done} rounds, but the experiment requests {rounds}")]
@@ -130,7 +130,7 @@ pub enum RunFolderError {
 
 /// A key whose value changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub struct ChangedKey {
     /// The key, dotted.
     pub key: String,
     /// The value with which the run was started.

@@ -14,7 +14,7 @@ use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
-use deltafl_device::{Consent, Data, Device, Server, Trust};
+use deltafl_device::{Consent, Device, DeviceData, ServerEndpoint, ServerTrust};
 use deltafl_wire::loopback;
 
 /// y = a·x + b, by gradient descent on the squared error over the points (x, y) of this device.
@@ -78,11 +78,11 @@ pub(crate) async fn take_part(
     shift: f32,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let line = Line((0..20).map(|i| i as f32 / 20.0).map(|x| [x, 2.0 * x + shift]).collect());
-    let data = Data::held_by_trainer(name, line.0.len())?;
-    let server = Server { address: server, trust: Trust::Loopback };
+    let data = DeviceData::held_by_trainer(name, line.0.len())?;
+    let server = ServerEndpoint { address: server, trust: ServerTrust::Loopback };
     // A demonstration: a device in the field draws its batches for itself, among more devices.
     let consent = Consent { min_cohort: 3, reproducible: true, ..Consent::default() };
-    Ok(Device::connect(server, loopback::credentials(name), consent).serve(Arc::new(line), data).await?)
+    Ok(Device::new(server, loopback::credentials(name), consent).run(Arc::new(line), data).await?)
 }
 
 #[allow(dead_code, reason = "a test takes the rest in as a module")]

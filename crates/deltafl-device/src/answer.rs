@@ -6,7 +6,7 @@ use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
-use super::Data;
+use super::DeviceData;
 
 /// F_k(w) in the current round.
 pub(super) type Losses = LossCache<ParamsId, f64>;
@@ -18,8 +18,8 @@ pub(super) struct Answer {
 }
 
 /// Everything a device needs to answer a question.
-pub(super) struct Task<'a> {
-    pub(super) data: &'a Data,
+pub(super) struct AnswerTask<'a> {
+    pub(super) data: &'a DeviceData,
     /// The prediction task of its trainer.
     pub(super) task: deltafl::task::Task,
     /// The source of the random numbers of its updates.
@@ -40,7 +40,7 @@ impl Answering {
     }
 }
 
-impl Task<'_> {
+impl AnswerTask<'_> {
     /// Returns the answers to all queries, one after the other. The answers to queries that the device
     /// does not answer are zero. `own` is the memory of the device per query.
     pub(super) fn answer(
@@ -67,7 +67,7 @@ impl Task<'_> {
     }
 
     fn member(&self) -> Member<'_> {
-        let Data { federation, device, held_out } = self.data;
+        let DeviceData { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
         let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
         Member { examples, key, randomness: self.randomness, held_out }

@@ -17,8 +17,9 @@ use deltafl_wire::threat::{Adversary, InvalidShare, ThreatOptions, permille};
 use serde::Deserialize;
 
 use crate::{
-    Conditions, Consent, Credentials, Data, Device, DeviceState, DialError, Hook, Hours, NotAllowed, Offer,
-    Server, SessionError, StateError, TimeWindow, Trust, Unmet, is_refused_certificate, model_trainer, offer,
+    Conditions, Consent, Credentials, Device, DeviceData, DeviceState, DialError, Hook, Hours, NotAllowed,
+    Offer, ServerEndpoint, ServerTrust, SessionError, StateError, TimeWindow, Unmet, is_refused_certificate,
+    model_trainer, offer,
 };
 
 /// How often a server may not know a device that starts.
@@ -160,15 +161,16 @@ impl DeviceConfig {
     }
 
     /// The device's credentials, and the server with the trust in it.
-    fn endpoint(&self, data: &Data) -> Result<(Credentials, Server), DeviceError> {
+    fn endpoint(&self, data: &DeviceData) -> Result<(Credentials, ServerEndpoint), DeviceError> {
         check_address(&self.server)
             .map_err(|source| DeviceError::Address { address: self.server.clone(), source })?;
         let Some(folder) = &self.identity else {
-            let server = Server { address: self.server.clone(), trust: Trust::Loopback };
+            let server = ServerEndpoint { address: self.server.clone(), trust: ServerTrust::Loopback };
             return Ok((loopback::credentials(data.name()), server));
         };
         let identity = DeviceIdentity::open(folder).map_err(DeviceError::Identity)?;
-        let server = Server::certified(&self.server, &identity).map_err(DeviceError::Server)?;
+        let server =
+            ServerEndpoint::certified(&self.server, &identity).map_err(DeviceError::ServerEndpoint)?;
         Ok((Credentials::from(&identity), server))
     }
 
@@ -241,7 +243,7 @@ pub enum DeviceError {
     Identity(IdentityError),
     /// The address of the server or the identity is invalid.
     #[error("the server cannot be authenticated")]
-    Server(#[source] DialError),
+    ServerEndpoint(#[source] DialError),
     /// The state cannot be read.
     #[error("the device's state cannot be used")]
     State(#[from] StateError),
@@ -387,7 +389,7 @@ impl Participation<'_> {
         let data = self.device()?;
         let (credentials, server) = self.config.endpoint(&data)?;
         let (state, consent) = (self.config.open_state()?, self.config.consent(self.minute_of_day)?);
-        let device = Device::connect(server.clone(), credentials.clone(), consent.clone()).with_state(state);
+        let device = Device::new(server.clone(), credentials.clone(), consent.clone()).with_state(state);
         let runtime = tokio::runtime::Runtime::new().map_err(DeviceError::Runtime)?;
         let taking_part = async {
             wait_until_willing(&consent, self.notify).await;
@@ -408,12 +410,14 @@ impl Participation<'_> {
     }
 
     /// The device's examples in the data.
-    fn device(&self) -> Result<Data, DeviceError> {
+    fn device(&self) -> Result<DeviceData, DeviceError> {
         let data = || self.data_name.clone();
         match &self.config.name {
-            Some(name) => Data::named(&self.data, name)
+            Some(name) => DeviceData::named(&self.data, name)
                 .ok_or_else(|| DeviceError::NoDevice { data: data(), name: name.clone() }),
-            None => Data::only_device(&self.data).ok_or_else(|| DeviceError::NotOneDevice { data: data() }),
+            None => {
+                DeviceData::only_device(&self.data).ok_or_else(|| DeviceError::NotOneDevice { data: data() })
+            }
         }
     }
 
@@ -421,7 +425,7 @@ impl Participation<'_> {
         &self,
         mut device: Device,
         name: &str,
-        data: Data,
+        data: DeviceData,
         offer: &Offer,
     ) -> Result<(), DeviceError> {
         let data = match &offer.contract {
@@ -448,7 +452,7 @@ impl Participation<'_> {
         };
         let experiment = &offer.experiment;
         (self.notify)(&DeviceNotice::TakesPart { device: name, experiment, model });
-        Ok(device.serve(trainer, data).await?)
+        Ok(device.run(trainer, data).await?)
     }
 }
 
@@ -467,7 +471,7 @@ async fn wait_until_willing(consent: &Consent, notify: &(dyn Fn(&DeviceNotice<'_
 /// The offer of the server, as soon as it can be reached. A server that does not know the device yet may still be reading the
 /// roster to which it was added.
 async fn first_offer(
-    server: &Server,
+    server: &ServerEndpoint,
     name: &str,
     notify: &(dyn Fn(&DeviceNotice<'_>) + Sync),
 ) -> Result<Offer, DeviceError> {
@@ -498,7 +502,7 @@ async fn first_offer(
 /// The server's model as a trainer, and its name.
 fn offered_trainer(
     offer: &Offer,
-    data: &Data,
+    data: &DeviceData,
     kernel: Isa,
 ) -> Result<(Arc<dyn LocalTrainer>, &'static str), DeviceError> {
     let spec: ModelSpec = serde_json::from_str(&offer.model)

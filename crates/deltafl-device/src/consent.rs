@@ -262,12 +262,12 @@ impl Consent {
 
 /// The computing time used on the current day.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct ComputeTimeBudget {
     since: Option<Instant>,
     used: Duration,
 }
 
-impl Ledger {
+impl ComputeTimeBudget {
     /// Returns the time until budget is available again, or `None` if it is available now.
     pub(super) fn wait(&mut self, budget: Duration) -> Option<Duration> {
         let age = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_spent_budget_means_waiting_for_the_next_day() {
-        let mut ledger = Ledger::default();
+        let mut ledger = ComputeTimeBudget::default();
         let budget = Duration::from_secs(60);
         assert_eq!(ledger.wait(budget), None);
         ledger.spend(budget);

@@ -18,7 +18,7 @@ use tower::service_fn;
 
 /// How a device authenticates its server.
 #[derive(Clone)]
-pub enum Trust {
+pub enum ServerTrust {
     /// TLS with certificates for both peers.
     Mutual {
         /// TLS 1.3 with this device's certificate, the federation's CA as the only root, and ALPN
@@ -33,21 +33,21 @@ pub enum Trust {
 
 /// A server and its authentication.
 #[derive(Clone)]
-pub struct Server {
+pub struct ServerEndpoint {
     /// Host and port.
     pub address: String,
     /// How the device authenticates the server.
-    pub trust: Trust,
+    pub trust: ServerTrust,
 }
 
-impl Server {
+impl ServerEndpoint {
     /// A server that the device authenticates with the federation's authority in `identity`.
     pub fn certified(address: &str, identity: &DeviceIdentity) -> Result<Self, DialError> {
         let invalid = || DialError::Address(address.to_owned());
         let (host, _) = address.rsplit_once(':').ok_or_else(invalid)?;
         let server = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|_| invalid())?;
         let config = identity.client_tls(&[b"h2"]).map_err(|_| DialError::Identity)?;
-        Ok(Self { address: address.to_owned(), trust: Trust::Mutual { config, server } })
+        Ok(Self { address: address.to_owned(), trust: ServerTrust::Mutual { config, server } })
     }
 }
 
@@ -69,7 +69,7 @@ pub enum DialError {
     Transport(#[from] tonic::transport::Error),
 }
 
-impl Server {
+impl ServerEndpoint {
     /// Connects to the server.
     pub async fn dial(&self) -> Result<FederationClient<Channel>, DialError> {
         let uri = format!("http://{}", self.address);
@@ -105,15 +105,15 @@ pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-async fn connect(address: String, trust: Trust) -> io::Result<TokioIo<MaybeTls<TlsStream<TcpStream>>>> {
+async fn connect(address: String, trust: ServerTrust) -> io::Result<TokioIo<MaybeTls<TlsStream<TcpStream>>>> {
     let stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
     let stream = match trust {
-        Trust::Loopback if !stream.peer_addr()?.ip().is_loopback() => {
+        ServerTrust::Loopback if !stream.peer_addr()?.ip().is_loopback() => {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, DialError::NotLoopback(address)));
         }
-        Trust::Loopback => MaybeTls::Plain(stream),
-        Trust::Mutual { config, server } => {
+        ServerTrust::Loopback => MaybeTls::Plain(stream),
+        ServerTrust::Mutual { config, server } => {
             MaybeTls::Tls(Box::new(TlsConnector::from(config).connect(server, stream).await?))
         }
     };

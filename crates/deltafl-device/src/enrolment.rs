@@ -106,15 +106,15 @@ fn authority(server: &str, token: &Token) -> Result<CertificateDer<'static>, Ask
 
 /// A client for a server's models, for one of its devices or, if models are public, for anyone.
 #[derive(Debug)]
-pub struct Knob {
+pub struct ModelApi {
     agent: Agent,
     server: String,
     federation: String,
 }
 
-impl Knob {
+impl ModelApi {
     /// Creates the client of a device.
-    pub fn of_device(server: &str, device: &DeviceIdentity) -> Self {
+    pub fn with_identity(server: &str, device: &DeviceIdentity) -> Self {
         let key = PrivateKey::from_pem(device.key_pem().as_bytes()).expect("a key that was just written");
         let certificate = Certificate::from_der(device.certificate()).to_owned();
         let tls = TlsConfig::builder()
@@ -126,7 +126,7 @@ impl Knob {
     }
 
     /// Creates an anonymous client for public models.
-    pub fn of_anyone(server: &str, federation: &str) -> Self {
+    pub fn anonymous(server: &str, federation: &str) -> Self {
         let server = server.trim_end_matches('/').to_owned();
         Self { agent: agent(TlsConfig::default()), server, federation: federation.to_owned() }
     }

@@ -2,13 +2,13 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use deltafl_device::{Consent, Credentials, Data, Device, Server, Trust, model_trainer};
+//! use deltafl_device::{Consent, Credentials, DeviceData, Device, ServerEndpoint, ServerTrust, model_trainer};
 //! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
-//! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn app(credentials: Credentials, trust: ServerTrust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
-//! let server = Server { address: "fl.example.org:7700".into(), trust };
-//! Device::connect(server, credentials, Consent::default())
-//!     .serve(Arc::new(model_trainer(model.into())), Data::only_device(&data).ok_or("one device is expected")?)
+//! let server = ServerEndpoint { address: "fl.example.org:7700".into(), trust };
+//! Device::new(server, credentials, Consent::default())
+//!     .run(Arc::new(model_trainer(model.into())), DeviceData::only_device(&data).ok_or("one device is expected")?)
 //!     .await?;
 //! # Ok(())
 //! # }
@@ -61,32 +61,32 @@ pub use self::config::{
     DeviceConfig, DeviceError, DeviceNotice, InvalidAddress, MinuteOfDay, Participation, check_address,
 };
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
-pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
+pub use self::dial::{DialError, ServerEndpoint, ServerTrust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
 pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::state::{
-    Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
+    Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError, TranscriptEvent, conflicts,
 };
 pub use self::workers::Workers;
 use crate::fault::Faults;
 
 /// The data of one device.
 #[derive(Clone)]
-pub struct Data {
+pub struct DeviceData {
     federation: Arc<Federation>,
     device: FederationIndex,
     /// The position of its held-out examples.
     held_out: Option<FederationIndex>,
 }
 
-impl Data {
+impl DeviceData {
     /// Selects device `device` of a shared federation.
     ///
     /// # Panics
     /// Panics if the federation has no such device.
-    pub fn of(federation: Arc<Federation>, device: FederationIndex) -> Self {
+    pub fn new(federation: Arc<Federation>, device: FederationIndex) -> Self {
         assert!(device.place() < federation.len(), "a device of the federation");
         let held_out = federation.held_out()[device.place()];
         Self { federation, device, held_out }
@@ -106,14 +106,14 @@ impl Data {
     /// Selects the only training device of a federation. Returns `None` if there are several.
     pub fn only_device(federation: &Arc<Federation>) -> Option<Self> {
         let [device] = federation.split(Split::Train)[..] else { return None };
-        Some(Self::of(Arc::clone(federation), device))
+        Some(Self::new(Arc::clone(federation), device))
     }
 
     /// Selects the device with this name. If its examples are split, selects the training part.
     pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
         let mut named = federation.devices().filter(|&k| federation.id(k) == name);
         let device = named.clone().find(|&k| federation.split_of(k) == Split::Train).or(named.next())?;
-        Some(Self::of(Arc::clone(federation), device))
+        Some(Self::new(Arc::clone(federation), device))
     }
 
     /// Creates a device whose trainer stores `examples` examples itself. The library knows only
@@ -146,7 +146,7 @@ impl Data {
 
 /// A device that participates in a federation.
 pub struct Device {
-    server: Server,
+    server: ServerEndpoint,
     credentials: Credentials,
     consent: Consent,
     workers: Arc<Workers>,
@@ -218,7 +218,7 @@ async fn becomes(presence: &mut watch::Receiver<bool>, value: bool) {
 
 impl Device {
     /// Creates a device of a federation. Nothing is sent before [`Self::serve`].
-    pub fn connect(server: Server, credentials: Credentials, consent: Consent) -> Self {
+    pub fn new(server: ServerEndpoint, credentials: Credentials, consent: Consent) -> Self {
         Self {
             server,
             credentials,
@@ -301,8 +301,8 @@ impl Device {
     /// Participates in rounds across lost connections and server restarts. Ends when the future is
     /// dropped or when the server's request exceeds the owner's consent. The device does not
     /// connect while the owner's conditions are not met.
-    pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
-        let mut memory = session::Memory::default();
+    pub async fn run(mut self, trainer: Arc<dyn LocalTrainer>, data: DeviceData) -> Result<(), NotAllowed> {
+        let mut memory = session::ConnectionCache::default();
         let mut failures = 0;
         let mut presence = self.presence.clone();
         loop {

@@ -8,7 +8,7 @@ use tokio_stream::once;
 use tonic::transport::Channel;
 
 use super::SessionError;
-use crate::Server;
+use crate::ServerEndpoint;
 use crate::fault::Faults;
 use crate::fetch::{Link, Partial};
 use crate::limits::{TimeLimits, within};
@@ -29,7 +29,7 @@ pub struct Offer {
 }
 
 /// Connects under a device's name, receives the offer, and disconnects.
-pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError> {
+pub async fn offer(server: &ServerEndpoint, device: &str) -> Result<Offer, SessionError> {
     let limits = TimeLimits::default();
     let (mut client, welcome) = within(limits.welcome, "the Welcome", welcomed(server, device)).await?;
     let experiment = welcome.experiment.ok_or(malformed("experiment"))?;
@@ -53,7 +53,7 @@ pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError>
 
 /// Sends Hello as the only message, so that the session ends on its own.
 async fn welcomed(
-    server: &Server,
+    server: &ServerEndpoint,
     device: &str,
 ) -> Result<(FederationClient<Channel>, Welcome), SessionError> {
     let mut client = server.dial().await?;

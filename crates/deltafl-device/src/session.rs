@@ -1,10 +1,10 @@
 //! One connection of a device, from Hello to its end.
 
+mod connection_cache;
 mod ended;
-mod memory;
 mod newest;
-mod part;
 mod roster;
+mod round;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,13 +26,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
+pub(super) use self::connection_cache::ConnectionCache;
 pub use self::ended::SessionError;
-pub(super) use self::memory::Memory;
 use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
 use super::limits::within;
-use super::{Data, Device, Server};
+use super::{Device, DeviceData, ServerEndpoint};
 
 /// The size limit of a secure aggregation message outside a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -47,8 +47,8 @@ pub(super) const WILLING_EVERY: Duration = Duration::from_secs(15);
 pub(super) async fn attend(
     device: &mut Device,
     trainer: &Arc<dyn LocalTrainer>,
-    data: &Data,
-    memory: &mut Memory,
+    data: &DeviceData,
+    memory: &mut ConnectionCache,
 ) -> SessionError {
     let attended = async { Session::open(device, trainer, data, memory).await?.run().await };
     match attended.await {
@@ -60,8 +60,8 @@ pub(super) async fn attend(
 struct Session<'d> {
     device: &'d mut Device,
     trainer: &'d Arc<dyn LocalTrainer>,
-    data: &'d Data,
-    memory: &'d mut Memory,
+    data: &'d DeviceData,
+    memory: &'d mut ConnectionCache,
     client: FederationClient<Channel>,
     outgoing: mpsc::Sender<FromDevice>,
     incoming: Streaming<FromServer>,
@@ -87,8 +87,8 @@ impl<'d> Session<'d> {
     async fn open(
         device: &'d mut Device,
         trainer: &'d Arc<dyn LocalTrainer>,
-        data: &'d Data,
-        memory: &'d mut Memory,
+        data: &'d DeviceData,
+        memory: &'d mut ConnectionCache,
     ) -> Result<Self, SessionError> {
         let limits = device.limits;
         let Greeted { mut client, outgoing, incoming, welcome } =
@@ -133,7 +133,7 @@ impl<'d> Session<'d> {
         willing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if let Some(body) = self.pending.pop_front() {
-                self.hear(body).await?;
+                self.handle(body).await?;
                 continue;
             }
             let deadline = self.protocol.as_ref().and_then(DeviceRound::poll_timeout);
@@ -141,7 +141,7 @@ impl<'d> Session<'d> {
             tokio::select! {
                 message = self.incoming.message() => {
                     let message = message?.ok_or(SessionError::Closed)?;
-                    self.hear(message.body.ok_or(malformed("body"))?).await?;
+                    self.handle(message.body.ok_or(malformed("body"))?).await?;
                 }
                 _ = willing.tick() => self.check_willing().await?,
                 () = sleep(silence), if deadline.is_some() => self.protocol = None,
@@ -149,7 +149,7 @@ impl<'d> Session<'d> {
         }
     }
 
-    async fn hear(&mut self, body: from_server::Body) -> Result<(), SessionError> {
+    async fn handle(&mut self, body: from_server::Body) -> Result<(), SessionError> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
@@ -230,7 +230,7 @@ struct Greeted {
 }
 
 /// Connects, sends Hello and waits for Welcome.
-async fn greet(server: &Server, device: &str) -> Result<Greeted, SessionError> {
+async fn greet(server: &ServerEndpoint, device: &str) -> Result<Greeted, SessionError> {
     let mut client = server.dial().await?;
     let (outgoing, outbox) = mpsc::channel(OUTBOX);
     let hello = proto::Hello { version: VERSION, device: device.to_owned() };

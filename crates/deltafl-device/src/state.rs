@@ -28,9 +28,9 @@ use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
-pub(crate) use self::ledger::{Answered, Claim, LedgerKey, ServedTrack};
+pub(crate) use self::ledger::{AnswerRefused, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
-pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
+pub use self::transcript::{Conflict, Digest, Transcript, TranscriptError, TranscriptEvent, conflicts};
 
 /// The reason for which a device's state cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ impl DeviceState {
         if self.refused.replace(shown) != Some(shown) {
             tracing::warn!(%refused, "the server is not trustworthy");
             let (hash, reason) = (shown.hash, refused.to_string());
-            self.record(Event::RosterRefused { version, hash, reason })?;
+            self.record(TranscriptEvent::RosterRefused { version, hash, reason })?;
         }
         Err(refused.into())
     }
@@ -142,7 +142,7 @@ impl DeviceState {
             replace(&folder.path.join("roster.json"), text.as_bytes())?;
         }
         self.roster = Some(shown);
-        self.record(Event::Roster { version: shown.version, hash: shown.hash })?;
+        self.record(TranscriptEvent::Roster { version: shown.version, hash: shown.hash })?;
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl DeviceState {
         key: &LedgerKey,
         served: ServedTrack,
         claims: &[Claim],
-    ) -> Result<Result<(), Answered>, StateError> {
+    ) -> Result<Result<(), AnswerRefused>, StateError> {
         self.ledger.claim(key, served, claims)
     }
 
@@ -199,7 +199,7 @@ impl DeviceState {
     }
 
     /// Appends an event to the transcript. It is on disk when this returns.
-    pub(crate) fn record(&mut self, event: Event) -> Result<(), StateError> {
+    pub(crate) fn record(&mut self, event: TranscriptEvent) -> Result<(), StateError> {
         Ok(self.transcript.append(event)?)
     }
 }

@@ -16,16 +16,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use self::day::Day;
-use crate::Server;
+use crate::ServerEndpoint;
 use crate::fault::{Faults, Misconduct};
-use crate::{Backoff, BlobCache, Consent, Credentials, Data, Device, NotAllowed, Workers};
+use crate::{Backoff, BlobCache, Consent, Credentials, Device, DeviceData, NotAllowed, Workers};
 
 /// A device of a swarm: its credentials, its server and its position in the data.
 pub struct SimulatedDevice {
     /// The credentials of the device.
     pub credentials: Credentials,
     /// The server of the device.
-    pub server: Server,
+    pub server: ServerEndpoint,
     /// The device's data in the federation.
     pub data: FederationIndex,
 }
@@ -67,18 +67,18 @@ impl Swarm {
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
             let (tell, presence) = watch::channel(options.day.is_none());
             let day = options.day.map(|day| day.of(options.seed, u64::from(data.0)));
-            let device = Device::connect(server, credentials, options.consent.clone())
+            let device = Device::new(server, credentials, options.consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
                 .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))
                 .with_backoff(options.backoff)
                 .with_presence(presence);
-            let (trainer, data) = (Arc::clone(trainer), Data::holding_out(federation, data, &held_out));
+            let (trainer, data) = (Arc::clone(trainer), DeviceData::holding_out(federation, data, &held_out));
             let arrival = Duration::from_secs(1) / options.arrivals.max(1) * i;
             swarm.spawn(async move {
                 sleep(arrival).await;
-                let Some(day) = day else { return device.serve(trainer, data).await };
+                let Some(day) = day else { return device.run(trainer, data).await };
                 tokio::select! {
-                    ended = device.serve(trainer, data) => ended,
+                    ended = device.run(trainer, data) => ended,
                     never = day.follow(midnight, tell) => match never {},
                 }
             });

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
-use deltafl_cuda::Place;
+use deltafl_cuda::BackendChoice;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Summary};
 use deltafl_run::{
@@ -90,7 +90,7 @@ pub(crate) fn train(
         Some(name) => name.parse().map_err(|e| invalid(py, e))?,
         None => Isa::detect(),
     };
-    let compute: Place = how.compute.parse().map_err(|e| invalid(py, e))?;
+    let compute: BackendChoice = how.compute.parse().map_err(|e| invalid(py, e))?;
     let stop = stop.get();
     let listener = PyListener::new(stop.clone(), progress);
     let options = RunOptions {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl_run::experiment_file;
 use deltafl_run::sweep::folder::{Standing, SweepFolder};
-use deltafl_run::sweep::points::{Point, Sweep};
+use deltafl_run::sweep::points::{Sweep, SweepPoint};
 use deltafl_run::sweep::{SweepError, listing};
 use pyo3::prelude::*;
 
@@ -70,7 +70,7 @@ pub(crate) fn sweep_results(py: Python<'_>, folder: PathBuf) -> PyResult<(String
 
 fn points(folder: &SweepFolder, sweep: Sweep) -> Result<(PathBuf, Vec<PlannedPoint>), SweepError> {
     let keys: Vec<String> = sweep.axes.iter().map(|axis| axis.key.clone()).collect();
-    let planned = |point: Point| {
+    let planned = |point: SweepPoint| {
         let standing = match folder.standing(&point)? {
             Standing::Missing => "missing",
             Standing::Rounds(_) => "begun",

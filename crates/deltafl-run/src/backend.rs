@@ -8,8 +8,8 @@ use deltafl::compute::{Compute, Threads};
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
 use deltafl::trainer::LocalTrainer;
-use deltafl_cuda::{Gpu, GpuDevice, GpuError, GpuOptions, KernelCache, Place};
-use deltafl_data::experiment::{ComputedOn, Experiment};
+use deltafl_cuda::{BackendChoice, Gpu, GpuDevice, GpuError, GpuOptions, KernelCache};
+use deltafl_data::experiment::{BackendName, Experiment};
 use deltafl_data::run_folder;
 
 use crate::session::RunError;
@@ -22,12 +22,12 @@ pub struct Machine {
     /// The instruction set of the kernels.
     pub kernel: Isa,
     /// The backend on which devices compute.
-    pub compute: Place,
+    pub compute: BackendChoice,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { threads: None, kernel: Isa::detect(), compute: Place::Auto }
+        Self { threads: None, kernel: Isa::detect(), compute: BackendChoice::Auto }
     }
 }
 
@@ -59,10 +59,10 @@ impl BackendRequest {
 
     /// Returns the backend of the run in `folder`. An existing run continues on its backend unless
     /// the user names another.
-    pub fn for_run(folder: &Path, place: Place) -> Self {
-        match begun_on(folder).filter(|_| place == Place::Auto) {
-            Some(ComputedOn::Cpu) => Self::CPU,
-            Some(ComputedOn::Gpu(_)) => Self { gpu: Some(0), required: true },
+    pub fn for_run(folder: &Path, place: BackendChoice) -> Self {
+        match begun_on(folder).filter(|_| place == BackendChoice::Auto) {
+            Some(BackendName::Cpu) => Self::CPU,
+            Some(BackendName::Gpu(_)) => Self { gpu: Some(0), required: true },
             None => place.into(),
         }
     }
@@ -70,9 +70,9 @@ impl BackendRequest {
     /// Returns the GPU of one of several processes on a machine. The processes share its GPUs
     /// round-robin unless the user names one.
     #[cfg(feature = "mpi")]
-    pub(crate) fn gpu_of_process(place: Place, process: usize) -> usize {
+    pub(crate) fn gpu_of_process(place: BackendChoice, process: usize) -> usize {
         match place {
-            Place::Cuda { ordinal } if ordinal > 0 => ordinal,
+            BackendChoice::Cuda { ordinal } if ordinal > 0 => ordinal,
             _ => process % GpuDevice::count().unwrap_or(1).max(1),
         }
     }
@@ -84,9 +84,9 @@ impl BackendRequest {
     }
 }
 
-impl From<Place> for BackendRequest {
-    fn from(place: Place) -> Self {
-        Self { gpu: place.ordinal(), required: matches!(place, Place::Cuda { .. }) }
+impl From<BackendChoice> for BackendRequest {
+    fn from(place: BackendChoice) -> Self {
+        Self { gpu: place.ordinal(), required: matches!(place, BackendChoice::Cuda { .. }) }
     }
 }
 
@@ -142,10 +142,10 @@ impl<'a> Backend<'a> {
     }
 
     /// Returns the record for the run folder.
-    pub(crate) fn recorded(&self) -> ComputedOn {
+    pub(crate) fn recorded(&self) -> BackendName {
         match self {
-            Self::Cpu { .. } => ComputedOn::Cpu,
-            Self::Gpu(gpu) => ComputedOn::Gpu(gpu.device().name().to_owned()),
+            Self::Cpu { .. } => BackendName::Cpu,
+            Self::Gpu(gpu) => BackendName::Gpu(gpu.device().name().to_owned()),
         }
     }
 
@@ -163,7 +163,7 @@ impl<'a> Backend<'a> {
 }
 
 /// Returns the backend recorded in a run folder, or `None` if it contains no run.
-fn begun_on(folder: &Path) -> Option<ComputedOn> {
+fn begun_on(folder: &Path) -> Option<BackendName> {
     Some(run_folder::read_experiment(folder).ok()?.resolved()?.compute.clone())
 }
 

@@ -7,7 +7,7 @@ use deltafl::data::Split;
 mod operand;
 mod paired;
 
-pub use paired::{Bootstrap, Comparison, Difference, PairedDevice, Side};
+pub use paired::{Bootstrap, Comparison, PairedDevice, PairedDifference, Side};
 
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::run_names;

@@ -10,7 +10,7 @@ pub mod train;
 
 use std::path::PathBuf;
 
-use deltafl_data::experiment::InvalidName;
+use deltafl_data::experiment::InvalidFolderName;
 
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::experiment_file::ExperimentFileError;
@@ -71,7 +71,7 @@ pub enum SweepError {
         /// The name.
         name: String,
         /// The reason.
-        source: InvalidName,
+        source: InvalidFolderName,
     },
     /// A file or folder cannot be used.
     #[error(transparent)]

@@ -23,10 +23,10 @@ use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError, create_f
 use crate::report::tracks::tracks;
 use crate::sweep::SweepError;
 use crate::sweep::folder::SweepFolder;
-use crate::sweep::points::{Point, Sweep};
+use crate::sweep::points::{Sweep, SweepPoint};
 use crate::sweep::train::{self, SweepListener, SweepOptions, Tally};
 use crate::text_table;
-use grid::Grid;
+use grid::TuneGrid;
 
 /// The reason why an experiment cannot be tuned.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +168,7 @@ pub struct TuneStep {
 /// [`Self::finish`].
 pub struct Tuner {
     options: TuneOptions,
-    grid: Grid,
+    grid: TuneGrid,
     /// The experiment with the values chosen so far.
     tuned: Experiment,
     penalties: Vec<TrackPenalty>,
@@ -182,7 +182,7 @@ impl Tuner {
     /// Fails if the experiment cannot be tuned, or if a value is out of range.
     pub fn new(experiment: Experiment, options: TuneOptions) -> Result<Self, TuneError> {
         let experiment = experiment.with_resolved(None);
-        let grid = Grid::new(&experiment, options.values.clone())?;
+        let grid = TuneGrid::new(&experiment, options.values.clone())?;
         Ok(Self { options, grid, tuned: experiment, penalties: Vec::new() })
     }
 
@@ -313,13 +313,13 @@ impl Tuner {
         folder: &SweepFolder,
         sweep: Sweep,
         listener: &dyn SweepListener,
-    ) -> Result<Vec<(Point, Summary)>, TuneError> {
-        let points: Vec<&Point> = sweep.points.iter().collect();
+    ) -> Result<Vec<(SweepPoint, Summary)>, TuneError> {
+        let points: Vec<&SweepPoint> = sweep.points.iter().collect();
         let tally = train::train(folder, &points, &self.options.sweep, listener)?;
         if tally.busy > 0 || tally.interrupted || !tally.failures.is_empty() {
             return Err(TuneError::Unfinished { folder: folder.path().to_owned(), tally });
         }
-        let summed = |point: Point| {
+        let summed = |point: SweepPoint| {
             let summary = Summary::read(&folder.point(&point.address))?;
             Ok((point, summary))
         };
@@ -372,7 +372,7 @@ fn train_loss(track: &TrackSummary) -> Option<f64> {
 
 /// Returns the number of decimals of a train loss. A regression loss has the target's unit and may
 /// have any magnitude.
-fn loss_decimals(points: &[(Point, Summary)], losses: &[Option<f64>]) -> usize {
+fn loss_decimals(points: &[(SweepPoint, Summary)], losses: &[Option<f64>]) -> usize {
     match points.first().map(|(_, summary)| summary.task) {
         Some(Task::Regression(_)) => text_table::places(losses.iter().flatten().copied()),
         _ => 4,

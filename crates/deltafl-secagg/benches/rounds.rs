@@ -19,7 +19,7 @@ use deltafl_secagg::message::DeviceMessage;
 use deltafl_secagg::message::wire::{encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{ServerConfig, ServerEvent, ServerRound};
+use deltafl_secagg::server::{ServerRound, ServerRoundConfig, ServerRoundEvent};
 use rand_core::SeedableRng;
 
 const MILLION: u32 = 1_000_000;
@@ -77,7 +77,7 @@ impl Bench {
         let id = RoundId { session: [0; 16], round: 0 };
         let params = RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots, draw: None };
         let (phase_timeout, min_members) = (Duration::from_secs(1), 2);
-        let config = ServerConfig {
+        let config = ServerRoundConfig {
             params: params.clone(),
             cohort: (0..n).map(DeviceId).collect(),
             roster: roster.clone(),
@@ -217,8 +217,8 @@ fn server(case: &str, (n, graph): (u32, GraphRule), (ring, len): (Ring, u32), dr
     let times = (0..5).map(|_| {
         let (mut server, message) = (server.clone(), message.clone());
         let (time, ()) = timed(|| server.handle(ZERO, last, message).expect("shares"));
-        let events: Vec<ServerEvent> = std::iter::from_fn(|| server.poll_event()).collect();
-        assert!(matches!(events[..], [.., ServerEvent::Sum(_)]), "{events:?}");
+        let events: Vec<ServerRoundEvent> = std::iter::from_fn(|| server.poll_event()).collect();
+        assert!(matches!(events[..], [.., ServerRoundEvent::Sum(_)]), "{events:?}");
         time
     });
     tell(case, &times.collect::<Vec<_>>(), "");

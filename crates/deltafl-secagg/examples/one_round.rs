@@ -15,7 +15,7 @@ use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_device, decode_server, encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{ServerConfig, ServerEvent};
+use deltafl_secagg::server::{ServerRoundConfig, ServerRoundEvent};
 use deltafl_secagg::{DeviceId, DeviceRound, GraphRule, Participant, ServerRound};
 use rand_core::SeedableRng;
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The server invites its cohort.
     let id = RoundId { session: [7; 16], round: 1 };
     let (suite, graph) = (MaskSuite::default(), GraphRule::default());
-    let config = ServerConfig {
+    let config = ServerRoundConfig {
         params: RoundParams { id, suite, cohort: 4, graph, slots: 1, draw: None },
         cohort: (0..4).map(DeviceId).collect(),
         roster: Arc::clone(&roster),
@@ -99,13 +99,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         // The application opens a slot when the server is ready, and receives the sum.
         match server.poll_event() {
-            Some(ServerEvent::Ready { .. }) => server.open_slot(now, Ring::Z64, 3, CONTEXT)?,
-            Some(ServerEvent::Sum(sum)) => {
+            Some(ServerRoundEvent::Ready { .. }) => server.open_slot(now, Ring::Z64, 3, CONTEXT)?,
+            Some(ServerRoundEvent::Sum(sum)) => {
                 assert_eq!(sum.sum, RingVector::from(vec![6_u64; 3]));
                 println!("the sum of {} devices is correct", sum.survivors.len());
                 return Ok(());
             }
-            Some(ServerEvent::Ended(failure)) => return Err(failure.into()),
+            Some(ServerRoundEvent::Ended(failure)) => return Err(failure.into()),
             _ => {}
         }
     }

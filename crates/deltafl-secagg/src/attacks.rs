@@ -25,7 +25,7 @@ use crate::mask::{self, MaskSign, MaskSuite};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
-use crate::server::{ServerConfig, ServerEvent, ServerRound};
+use crate::server::{ServerRound, ServerRoundConfig, ServerRoundEvent};
 use crate::shamir::{Interpolation, SecretShare};
 use crate::transcript::{RoundTranscript, Sha256Digest};
 
@@ -100,7 +100,7 @@ impl Scene {
             patience: Duration::MAX,
             max_left_out: None,
         };
-        let config = ServerConfig {
+        let config = ServerRoundConfig {
             params: params.clone(),
             cohort: identities.keys().copied().collect(),
             roster: Arc::clone(&roster),
@@ -302,7 +302,7 @@ impl Carrier {
                 }
             }
             while let Some(event) = server.poll_event() {
-                if let ServerEvent::Ready { .. } = event {
+                if let ServerRoundEvent::Ready { .. } = event {
                     server.open_slot(ZERO, Ring::Z64, LEN, CONTEXT).expect("all are there");
                 }
             }

@@ -33,7 +33,7 @@ pub(crate) const ENVELOPE: usize = 256;
 
 /// The configuration of a server's round.
 #[derive(Debug, Clone)]
-pub struct ServerConfig {
+pub struct ServerRoundConfig {
     /// The public parameters.
     pub params: RoundParams,
     /// The devices to invite.
@@ -58,7 +58,7 @@ pub struct Transmit {
 /// An event for the application that runs the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ServerEvent {
+pub enum ServerRoundEvent {
     /// Keys are set up, or the previous slot is done. Call [`ServerRound::open_slot`].
     Ready {
         /// The slot to open.
@@ -111,7 +111,7 @@ pub struct ServerRound {
     round: RoundContext,
     phase: Phase,
     outbox: VecDeque<Transmit>,
-    events: VecDeque<ServerEvent>,
+    events: VecDeque<ServerRoundEvent>,
     deadline: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ enum Phase {
 struct PhaseTransition {
     phase: Phase,
     messages: Vec<(DeviceSet, ServerBody)>,
-    events: Vec<ServerEvent>,
+    events: Vec<ServerRoundEvent>,
 }
 
 impl ServerRound {
@@ -151,8 +151,8 @@ impl ServerRound {
     /// # Errors
     ///
     /// Returns an error if the parameters are invalid or the cohort is larger than they allow.
-    pub fn new(config: ServerConfig, now: Duration) -> Result<Self, ParamsError> {
-        let ServerConfig { params, cohort, roster, min_members, phase_timeout } = config;
+    pub fn new(config: ServerRoundConfig, now: Duration) -> Result<Self, ParamsError> {
+        let ServerRoundConfig { params, cohort, roster, min_members, phase_timeout } = config;
         params.check()?;
         if cohort.len() > params.cohort as usize {
             return Err(ParamsError::Cohort(params.cohort));
@@ -233,7 +233,7 @@ impl ServerRound {
     }
 
     /// Returns the next event, if any.
-    pub fn poll_event(&mut self) -> Option<ServerEvent> {
+    pub fn poll_event(&mut self) -> Option<ServerRoundEvent> {
         self.events.pop_front()
     }
 
@@ -252,7 +252,7 @@ impl ServerRound {
             }
     }
 
-    /// Opens the slot named in [`ServerEvent::Ready`], bound to `context`. Δ-FL binds η and the
+    /// Opens the slot named in [`ServerRoundEvent::Ready`], bound to `context`. Δ-FL binds η and the
     /// hash of w_t.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl ServerRound {
     fn end(&mut self, failure: RoundFailure) {
         self.phase = Phase::Over;
         self.deadline = None;
-        self.events.push_back(ServerEvent::Ended(failure));
+        self.events.push_back(ServerRoundEvent::Ended(failure));
     }
 
     fn send(&mut self, to: DeviceSet, body: ServerBody) {

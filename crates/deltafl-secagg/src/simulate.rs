@@ -43,7 +43,7 @@ use crate::message::{DeviceBody, DeviceSet, ServerBody};
 use crate::params::{ParamsError, RoundId, RoundParams};
 use crate::ring::{Ring, RingVector};
 use crate::server::{
-    OpenSlotError, PhaseName, RoundFailure, ServerConfig, ServerEvent, ServerRound, SlotSum,
+    OpenSlotError, PhaseName, RoundFailure, ServerRound, ServerRoundConfig, ServerRoundEvent, SlotSum,
 };
 
 /// A message limit that no simulated round reaches.
@@ -318,11 +318,11 @@ impl SimulatedRound {
                 }
             }
             match self.server.poll_event() {
-                Some(ServerEvent::Ended(failure)) => return Err(failure.into()),
-                Some(ServerEvent::Ready { .. }) => return Ok(None),
+                Some(ServerRoundEvent::Ended(failure)) => return Err(failure.into()),
+                Some(ServerRoundEvent::Ready { .. }) => return Ok(None),
                 // Simulated devices are honest.
-                Some(ServerEvent::Caught { .. } | ServerEvent::Disputed { .. }) => continue,
-                Some(ServerEvent::Sum(sum)) => {
+                Some(ServerRoundEvent::Caught { .. } | ServerRoundEvent::Disputed { .. }) => continue,
+                Some(ServerRoundEvent::Sum(sum)) => {
                     // If slots are left, the server reports that it is ready for the next one.
                     self.server.poll_event();
                     return Ok(Some(sum));
@@ -390,7 +390,7 @@ impl SimulatedRound {
     }
 }
 
-fn server_config(config: &SimulationConfig, cohort: DeviceSet, roster: &Arc<KeyRoster>) -> ServerConfig {
+fn server_config(config: &SimulationConfig, cohort: DeviceSet, roster: &Arc<KeyRoster>) -> ServerRoundConfig {
     let params = RoundParams {
         id: config.id,
         suite: config.suite,
@@ -400,7 +400,7 @@ fn server_config(config: &SimulationConfig, cohort: DeviceSet, roster: &Arc<KeyR
         draw: None,
     };
     let (roster, min_members) = (Arc::clone(roster), config.min_members);
-    ServerConfig { params, cohort, roster, min_members, phase_timeout: Duration::from_secs(1) }
+    ServerRoundConfig { params, cohort, roster, min_members, phase_timeout: Duration::from_secs(1) }
 }
 
 /// Returns a policy that requires exactly the protection of the configuration.

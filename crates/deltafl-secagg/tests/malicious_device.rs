@@ -14,8 +14,8 @@ use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, S
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::server::{
-    Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerConfig, ServerEvent,
-    ServerRound, SlotSum,
+    Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerRound, ServerRoundConfig,
+    ServerRoundEvent, SlotSum,
 };
 use deltafl_secagg::shamir::SecretShare;
 use ed25519_dalek::{Signer, SigningKey};
@@ -29,7 +29,7 @@ const ZERO: Duration = Duration::ZERO;
 struct Outcome {
     refusals: Vec<RefusedMessage>,
     /// Misbehaviour that was detected without ending the round.
-    found: Vec<ServerEvent>,
+    found: Vec<ServerRoundEvent>,
     end: Result<SlotSum, RoundFailure>,
 }
 
@@ -67,7 +67,7 @@ fn play_all(
     let params = params(n, threshold);
     let cohort: DeviceSet = (0..n).map(DeviceId).collect();
     let phase_timeout = Duration::from_secs(1);
-    let config = ServerConfig {
+    let config = ServerRoundConfig {
         params: params.clone(),
         cohort,
         roster: roster.clone(),
@@ -105,13 +105,13 @@ fn play_all(
             }
         }
         match server.poll_event() {
-            Some(ServerEvent::Sum(sum)) => return Outcome { refusals, found, end: Ok(sum) },
-            Some(ServerEvent::Ended(failure)) => return Outcome { refusals, found, end: Err(failure) },
-            Some(event @ (ServerEvent::Caught { .. } | ServerEvent::Disputed { .. })) => {
+            Some(ServerRoundEvent::Sum(sum)) => return Outcome { refusals, found, end: Ok(sum) },
+            Some(ServerRoundEvent::Ended(failure)) => return Outcome { refusals, found, end: Err(failure) },
+            Some(event @ (ServerRoundEvent::Caught { .. } | ServerRoundEvent::Disputed { .. })) => {
                 found.push(event);
                 continue;
             }
-            Some(ServerEvent::Ready { .. }) => {
+            Some(ServerRoundEvent::Ready { .. }) => {
                 server.open_slot(ZERO, Ring::Z64, 2, b"").expect("enough are left");
                 assert_eq!(server.open_slot(ZERO, Ring::Z64, 2, b""), Err(OpenSlotError::NotReady));
             }
@@ -333,7 +333,7 @@ fn boxes_that_do_not_open_exclude_only_their_sender() {
     let outcome = play(3, misbehaviour, false);
     assert_eq!(
         outcome.found,
-        [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::SealedBoxes }]
+        [ServerRoundEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::SealedBoxes }]
     );
     sum_without_the_liar(&outcome);
 }
@@ -350,7 +350,7 @@ fn a_single_box_that_does_not_open_excludes_sender_and_recipient() {
             body => body,
         };
         let outcome = play(2, misbehaviour, false);
-        assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
+        assert_eq!(outcome.found, [ServerRoundEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
         assert_eq!(outcome.end.expect("the two other devices continue").sum, RingVector::Z64(vec![1 + 3, 2]));
     }
 }
@@ -368,7 +368,7 @@ fn every_misbehaving_device_excludes_at_most_one_honest_device() {
         body => body,
     };
     let outcome = play_all(10, 6, misbehaviour, false);
-    let disputed = |i| ServerEvent::Disputed { owner: DeviceId(i), holder: DeviceId(i + 5) };
+    let disputed = |i| ServerRoundEvent::Disputed { owner: DeviceId(i), holder: DeviceId(i + 5) };
     assert_eq!(outcome.found, [disputed(0), disputed(1)]);
     assert_eq!(outcome.end.expect("six are left").sum, RingVector::Z64(vec![45 - 1 - 5 - 6, 6]));
 }
@@ -385,7 +385,7 @@ fn a_device_that_accuses_all_neighbours_is_left_out() {
     let outcome = play(3, misbehaviour, false);
     assert_eq!(
         outcome.found,
-        [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Accusations }]
+        [ServerRoundEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Accusations }]
     );
     sum_without_the_liar(&outcome);
     let stranger = |body| match body {
@@ -435,10 +435,13 @@ fn false_deposits(at: usize, of: impl Fn(DeviceId) -> bool) -> impl FnMut(Device
 #[test]
 fn a_device_that_commits_to_wrong_keys_is_left_out_before_masking() {
     let outcome = play(3, false_deposits(32, |_| true), false);
-    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Deposits }]);
+    assert_eq!(
+        outcome.found,
+        [ServerRoundEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Deposits }]
+    );
     sum_without_the_liar(&outcome);
     let outcome = play(2, false_deposits(32, |about| about == DeviceId(3)), false);
-    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(3) }]);
+    assert_eq!(outcome.found, [ServerRoundEvent::Disputed { owner: LIAR, holder: DeviceId(3) }]);
     assert_eq!(outcome.end.expect("the two other devices continue").sum, RingVector::Z64(vec![1, 2]));
 }
 
@@ -478,7 +481,8 @@ fn false_shares_up_to_half_of_the_spare_ones_are_corrected_and_their_senders_nam
     for liars in 1..=2 {
         let outcome = false_shares(liars, |_| true);
         assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
-        let caught = |i| ServerEvent::Caught { device: DeviceId(i), misbehaviour: Misbehaviour::FalseShares };
+        let caught =
+            |i| ServerRoundEvent::Caught { device: DeviceId(i), misbehaviour: Misbehaviour::FalseShares };
         assert_eq!(outcome.found, (0..liars).map(caught).collect::<Vec<_>>());
     }
     let outcome = false_shares(3, |_| true);
@@ -489,5 +493,5 @@ fn false_shares_up_to_half_of_the_spare_ones_are_corrected_and_their_senders_nam
 fn a_single_false_share_is_corrected_and_names_both_suspects() {
     let outcome = false_shares(1, |owner| owner == DeviceId(7));
     assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
-    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) }]);
+    assert_eq!(outcome.found, [ServerRoundEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) }]);
 }

@@ -28,7 +28,7 @@ use zeroize::Zeroizing;
 use self::certificate::unmade;
 use self::peer::authority_of;
 pub use self::{
-    fleet::Fleet,
+    fleet::FleetIdentities,
     peer::{NotADevice, Peer},
     revocations::Revocations,
     server::ServerIdentity,

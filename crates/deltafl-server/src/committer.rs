@@ -17,10 +17,10 @@ use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::FederationName;
 use tokio::runtime::Handle;
 
-use crate::engine::RoundJournal;
+use crate::exchange::RoundJournal;
 use crate::live::{Fresh, Live, Role};
 use crate::serve::{Host, Phase};
-use crate::store::{Commit, Lease, LossPercentiles, RoundLosses, Store, StoreError};
+use crate::store::{Commit, Lease, PublishedLosses, RoundLosses, Store, StoreError};
 
 /// The number of committed rounds read at once.
 const CHUNK: u32 = 500;
@@ -188,7 +188,7 @@ impl RunStore {
             let known = losses.iter().find(|known| known.round == round);
             let percentiles = known.iter().flat_map(|known| &known.tracks);
             let losses: Vec<_> =
-                percentiles.map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+                percentiles.map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
             let phases = if round + 1 == state.round { phases } else { &[] };
             self.live.committed(Fresh { lines, phases, losses: &losses });
         }

@@ -1,4 +1,4 @@
-//! The HTTP interface of the server: the knob, enrolment, the live page, metrics and probes.
+//! The HTTP interface of the server: the model API, enrolment, the live page, metrics and probes.
 //!
 //! | path | response |
 //! |---|---|
@@ -31,14 +31,14 @@ use crate::live;
 use crate::live::{Live, Role};
 use crate::refusal::Refusals;
 use crate::store::Store;
-use crate::{knob, metrics};
+use crate::{metrics, model_api};
 
 mod answer;
 mod enrol;
 mod listen;
 mod rate;
 
-pub use answer::Problem;
+pub use answer::HttpError;
 pub use listen::{HttpLimits, serve};
 
 /// The size limit of a request body. The longest is an enrolment.
@@ -83,14 +83,14 @@ pub struct HttpState {
     /// The clients that may pull models.
     pub access: Access,
     /// The number of responses by class of status.
-    pub answered: Answered,
+    pub answered: ResponseCounts,
 }
 
 /// The number of responses by class of status, 1xx to 5xx.
 #[derive(Debug, Default)]
-pub struct Answered([AtomicU64; 5]);
+pub struct ResponseCounts([AtomicU64; 5]);
 
-impl Answered {
+impl ResponseCounts {
     /// Returns the number of responses of the class `hundreds`.
     pub fn of(&self, hundreds: usize) -> u64 {
         self.0.get(hundreds.wrapping_sub(1)).map_or(0, |count| count.load(Ordering::Relaxed))
@@ -120,9 +120,9 @@ fn interface() -> Vec<Route> {
         ("/v1/federations/{federation}", "get", get(live::snapshot)),
         ("/v1/federations/{federation}/events", "get", get(live::events)),
         ("/v1/federations/{federation}/rounds", "get", get(live::rounds)),
-        ("/v1/federations/{federation}/models", "get", get(knob::models)),
-        ("/v1/federations/{federation}/models/{theta}", "get", get(knob::model)),
-        ("/v1/federations/{federation}/models/{theta}/card", "get", get(knob::card)),
+        ("/v1/federations/{federation}/models", "get", get(model_api::models)),
+        ("/v1/federations/{federation}/models/{theta}", "get", get(model_api::model)),
+        ("/v1/federations/{federation}/models/{theta}/card", "get", get(model_api::card)),
         ("/v1/authority", "get", get(enrol::authority)),
         ("/v1/enrol", "post", post(enrol::enrol)),
         ("/v1/openapi.json", "get", get(async || ([(header::CONTENT_TYPE, "application/json")], OPEN_API))),
@@ -141,7 +141,7 @@ pub fn router(state: Arc<HttpState>) -> Router {
     interface()
         .into_iter()
         .fold(page, |router, (path, _, answer)| router.route(path, answer))
-        .fallback(async || Problem::NotFound)
+        .fallback(async || HttpError::NotFound)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(middleware::from_fn_with_state(Arc::clone(&state), finish))
         .with_state(state)

@@ -27,14 +27,14 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-pub(crate) use self::blobs::Blobs;
+pub(crate) use self::blobs::ServedBlobs;
 pub(crate) use self::outgoing::Outbound;
 use self::outgoing::Outgoing;
 pub(crate) use self::session::SessionEnd;
 pub(crate) use self::sessions::keep_time_limits;
-use self::sessions::{Progress, SharedSession};
 pub use self::sessions::{SessionList, SessionMonitor, SessionState, SessionStatus};
-pub use self::status::{Phase, Purpose, Status};
+use self::sessions::{SessionProgress, SharedSession};
+pub use self::status::{Phase, PhasePurpose, Status};
 use self::turns::Turns;
 use crate::refusal::{Refusal, Refusals};
 
@@ -117,14 +117,14 @@ pub(crate) struct Address {
 
 /// An event of a device.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct SessionEvent {
     pub(crate) from: Address,
-    pub(crate) what: What,
+    pub(crate) event: DeviceEvent,
 }
 
 /// The kind of event.
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum DeviceEvent {
     /// The device sent a message of secure aggregation.
     Message {
         bytes: Bytes,
@@ -139,7 +139,7 @@ pub(crate) enum What {
 
 /// A roster in the form that the server uses.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ActiveRoster {
     pub(crate) roster: Roster,
     pub(crate) keys: Arc<KeyRoster>,
     id: BlobId,
@@ -154,8 +154,8 @@ pub(crate) struct Hub {
     connected: Mutex<ConnectedDevices>,
     /// Notified when a device becomes ready.
     arrivals: Notify,
-    events: mpsc::Sender<Event>,
-    pub(crate) blobs: Blobs,
+    events: mpsc::Sender<SessionEvent>,
+    pub(crate) blobs: ServedBlobs,
     /// The queue of devices that fetch the newest params.
     turns: Turns,
     /// The available kibibytes for long incoming messages.
@@ -170,7 +170,7 @@ pub(crate) struct Hub {
 
 #[derive(Debug)]
 struct ConnectedDevices {
-    known: Arc<Known>,
+    known: Arc<ActiveRoster>,
     devices: HashMap<u32, ConnectedDevice>,
     hellos: HashMap<u32, Hellos>,
     next_session: u64,
@@ -187,7 +187,7 @@ struct ConnectedDevice {
     /// Shared, so that a message for a whole cohort is stored once.
     outbox: mpsc::Sender<Outbound>,
     shared: Arc<SharedSession>,
-    progress: Progress,
+    progress: SessionProgress,
     /// Whether the current round awaits a message of the device.
     expected: bool,
 }
@@ -205,9 +205,9 @@ impl Hub {
         introduction: Introduction,
         limits: Limits,
         roster: &SignedRoster,
-    ) -> Result<(Arc<Self>, mpsc::Receiver<Event>), RosterError> {
+    ) -> Result<(Arc<Self>, mpsc::Receiver<SessionEvent>), RosterError> {
         let (events, inbox) = mpsc::channel(INBOX);
-        let blobs = Blobs::default();
+        let blobs = ServedBlobs::default();
         if let Some(contract) = &introduction.contract {
             blobs.keep_contract(contract.to_bytes().into());
         }
@@ -247,7 +247,7 @@ impl Hub {
     }
 
     /// Returns the current roster.
-    pub(crate) fn known(&self) -> Arc<Known> {
+    pub(crate) fn known(&self) -> Arc<ActiveRoster> {
         Arc::clone(&self.connected().known)
     }
 
@@ -431,7 +431,7 @@ impl ConnectedDevices {
     }
 }
 
-impl Known {
+impl ActiveRoster {
     pub(crate) fn to_wire(&self) -> proto::Roster {
         proto::Roster { blob: Some(self.id.to_wire()), signature: Bytes::copy_from_slice(&self.signature) }
     }
@@ -442,11 +442,11 @@ impl Known {
 }
 
 /// Accepts a roster signed by the server's own authority.
-fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
+fn know(blobs: &ServedBlobs, signed: &SignedRoster) -> Result<ActiveRoster, RosterError> {
     let roster = Roster::decode(signed.bytes.clone())?;
     let id = blobs.keep_roster(signed.bytes.clone());
     let keys = Arc::new(roster.keys(&id.hash, &signed.signature)?);
-    Ok(Known { roster, keys, id, signature: signed.signature })
+    Ok(ActiveRoster { roster, keys, id, signature: signed.signature })
 }
 
 impl Introduction {
@@ -467,7 +467,7 @@ impl Introduction {
     }
 
     /// Returns the Welcome for the device at this position.
-    fn welcome(&self, index: u32, known: &Known) -> proto::Welcome {
+    fn welcome(&self, index: u32, known: &ActiveRoster) -> proto::Welcome {
         proto::Welcome {
             version: VERSION,
             federation: self.federation.clone(),

@@ -6,26 +6,26 @@
 //! | module | contents |
 //! |---|---|
 //! | [`server`] | the durable server: options, events, errors |
-//! | [`serve`], [`engine`] | the gRPC side, and its devices as an exchange of the round loop |
+//! | [`serve`], [`exchange`] | the gRPC side, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
 //! | [`committer`], [`roster_renewal`] | commits to the store and run folder, roster renewal |
 //! | [`store`] | the storage: SQLite or Postgres, and params by content |
-//! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
+//! | [`http`], [`model_api`], [`live`] | models per θ, enrolment, the live page, metrics |
 //! | [`refusal`] | the refusals of the server |
 
 pub mod authority;
 pub mod committer;
-pub mod engine;
+pub mod exchange;
 mod framed;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
 mod hub;
-pub mod knob;
 pub mod listener;
 pub mod live;
 mod metrics;
+pub mod model_api;
 mod paced;
 pub mod refusal;
 pub mod roster_renewal;

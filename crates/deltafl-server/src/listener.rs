@@ -93,13 +93,13 @@ pub enum ListenError {
 }
 
 /// A bound socket.
-pub struct Listener {
+pub struct ServerSocket {
     socket: TcpListener,
     protection: Protection,
     limits: ConnectionLimits,
 }
 
-impl Listener {
+impl ServerSocket {
     /// Binds an address.
     pub async fn bind(
         address: SocketAddr,
@@ -137,12 +137,12 @@ pub(crate) type Accepted = ReceiverStream<io::Result<Connection>>;
 
 /// Accepts connections until the server stops accepting them or the receiver is dropped.
 async fn accept_loop(
-    listener: Listener,
+    listener: ServerSocket,
     accepted_connections: mpsc::Sender<io::Result<Connection>>,
     refusals: Arc<Refusals>,
     open: Arc<OpenConnections>,
 ) {
-    let Listener { socket, protection, limits } = listener;
+    let ServerSocket { socket, protection, limits } = listener;
     let permits = Arc::new(Semaphore::new(limits.total));
     let handshakes = Arc::new(Semaphore::new(limits.handshakes));
     let counts = Arc::new(ConnectionCounts { most: limits.per_device, by_name: Mutex::default() });

@@ -14,8 +14,8 @@ use deltafl_wire::card::HeldOutFigures;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::serve::{Phase, Purpose, Status};
-use crate::store::{CommittedRound, LossPercentiles};
+use crate::serve::{Phase, PhasePurpose, Status};
+use crate::store::{CommittedRound, PublishedLosses};
 
 mod held_out;
 mod page;
@@ -68,7 +68,7 @@ pub struct Now {
     /// were retried.
     pub setups: u64,
     /// The purpose of the phase.
-    pub purpose: Purpose,
+    pub purpose: PhasePurpose,
     /// The phase, empty between rounds.
     pub phase: String,
     /// The number of devices asked in this phase.
@@ -116,7 +116,7 @@ pub struct Shown {
     /// Its phases.
     pub phases: Vec<Phase>,
     /// The distribution of the cohort's losses at w_t, per track, if they were requested.
-    pub losses: Vec<Option<LossPercentiles>>,
+    pub losses: Vec<Option<PublishedLosses>>,
     /// The evaluation of models on the held-out examples of the cohort, per track.
     pub held_out: Vec<Vec<HeldOutFigures>>,
 }
@@ -129,7 +129,7 @@ pub struct Fresh<'a> {
     /// Its phases.
     pub phases: &'a [Phase],
     /// Its losses, per track.
-    pub losses: &'a [Option<LossPercentiles>],
+    pub losses: &'a [Option<PublishedLosses>],
 }
 
 impl Shown {

@@ -15,8 +15,8 @@ use deltafl_secagg::message::wire::{WireError, decode_device, encode_server_in_p
 use deltafl_secagg::message::{DeviceSet, ServerBody, ServerMessage};
 use deltafl_secagg::ring::Ring;
 use deltafl_secagg::server::{
-    OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerConfig, ServerEvent, ServerRound, SlotSum,
-    Transmit,
+    OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerRound, ServerRoundConfig, ServerRoundEvent,
+    SlotSum, Transmit,
 };
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::hub::{Address, Event, Hub, Outbound, Status, What};
+use crate::hub::{Address, DeviceEvent, Hub, Outbound, SessionEvent, Status};
 use crate::refusal::Refusal;
 
 /// The time limits for devices.
@@ -57,15 +57,15 @@ impl Deadlines {
 }
 
 /// The state shared by the round loop and the connections.
-pub(crate) struct Line {
+pub(crate) struct DeviceLink {
     pub(crate) hub: Arc<Hub>,
-    pub(crate) events: mpsc::Receiver<Event>,
+    pub(crate) events: mpsc::Receiver<SessionEvent>,
     pub(crate) runtime: Handle,
 }
 
-impl Line {
+impl DeviceLink {
     /// Returns the next event of a device before the deadline.
-    pub(crate) fn next(&mut self, deadline: Instant) -> Option<Event> {
+    pub(crate) fn next(&mut self, deadline: Instant) -> Option<SessionEvent> {
         let next = async { timeout_at(deadline, self.events.recv()).await };
         self.runtime.block_on(next).ok().flatten()
     }
@@ -125,14 +125,14 @@ const PHASE: Duration = Duration::from_secs(1);
 
 /// The invitation of a cohort.
 pub(crate) struct Invitation {
-    pub(crate) config: ServerConfig,
+    pub(crate) config: ServerRoundConfig,
     pub(crate) deadlines: Deadlines,
     pub(crate) target: usize,
 }
 
 impl Protocol {
     /// Sets up keys with a cohort.
-    pub(crate) fn begin(line: &mut Line, invitation: Invitation) -> Result<Self, RoundFailure> {
+    pub(crate) fn begin(line: &mut DeviceLink, invitation: Invitation) -> Result<Self, RoundFailure> {
         let Invitation { mut config, deadlines, target } = invitation;
         config.phase_timeout = PHASE;
         let need = config.min_members.max(2);
@@ -168,7 +168,7 @@ impl Protocol {
     /// Returns the sum over the cohort of the answers to a question.
     pub(crate) fn sum(
         &mut self,
-        line: &mut Line,
+        line: &mut DeviceLink,
         question: &proto::Question,
         len: u32,
         context: &[u8],
@@ -189,12 +189,12 @@ impl Protocol {
     }
 
     /// Instructs the devices to delete their keys.
-    pub(crate) fn end(self, line: &Line) {
+    pub(crate) fn end(self, line: &DeviceLink) {
         self.tell(line, from_server::Body::Over(proto::Over {}));
     }
 
     /// Sends a message to all remaining devices.
-    fn tell(&self, line: &Line, body: from_server::Body) {
+    fn tell(&self, line: &DeviceLink, body: from_server::Body) {
         let message = Outbound::shared(body);
         for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
             line.hub.send(*address, &message);
@@ -202,16 +202,16 @@ impl Protocol {
     }
 
     /// Transports messages until the state machine waits for a call.
-    fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, RoundFailure> {
+    fn run(&mut self, line: &mut DeviceLink) -> Result<Option<SlotSum>, RoundFailure> {
         let mut sum = None;
         let _engaged = line.hub.engage(self.addresses.values().copied());
         loop {
             self.transmit(line);
             while let Some(event) = self.server.poll_event() {
                 match event {
-                    ServerEvent::Ready { active, .. } => self.active = active,
-                    ServerEvent::Sum(slot) => sum = Some(slot),
-                    ServerEvent::Ended(failure) => {
+                    ServerRoundEvent::Ready { active, .. } => self.active = active,
+                    ServerRoundEvent::Sum(slot) => sum = Some(slot),
+                    ServerRoundEvent::Ended(failure) => {
                         if let RoundFailure::Withheld { device } | RoundFailure::WrongSecret { device } =
                             &failure
                         {
@@ -220,11 +220,11 @@ impl Protocol {
                         }
                         return Err(failure);
                     }
-                    ServerEvent::Caught { device, misbehaviour } => {
+                    ServerRoundEvent::Caught { device, misbehaviour } => {
                         tracing::warn!(device = device.0, ?misbehaviour, "a device violated the protocol");
                         line.hub.refusals.count(Refusal::Dishonest);
                     }
-                    ServerEvent::Disputed { owner, holder } => {
+                    ServerRoundEvent::Disputed { owner, holder } => {
                         let (owner, holder) = (owner.0, holder.0);
                         tracing::warn!(owner, holder, "one of two devices violated the protocol");
                         line.hub.refusals.count(Refusal::Disputed);
@@ -241,7 +241,7 @@ impl Protocol {
     }
 
     /// Sends the pending messages, and records the devices whose answers are awaited.
-    fn transmit(&mut self, line: &Line) {
+    fn transmit(&mut self, line: &DeviceLink) {
         let mut first = true;
         while let Some(Transmit { to, message }) = self.server.poll_transmit() {
             let asks = asked(&message.body);
@@ -275,20 +275,20 @@ impl Protocol {
     }
 
     /// Waits for one event, or ends the phase.
-    fn step(&mut self, line: &mut Line) {
+    fn step(&mut self, line: &mut DeviceLink) {
         let full = self.phase == PhaseName::Advertise && self.answered >= self.target;
         if full || self.awaited.is_empty() {
             return self.end_phase();
         }
-        let Some(Event { from, what }) = line.next(self.deadline) else { return self.end_phase() };
+        let Some(SessionEvent { from, event }) = line.next(self.deadline) else { return self.end_phase() };
         let id = DeviceId(from.device);
         if self.addresses.get(&id) != Some(&from) {
             return; // of an earlier session, or not of this cohort
         }
-        match what {
-            What::Gone => self.strike(id),
-            What::Losses(_) => line.hub.refusals.count(Refusal::Late),
-            What::Message { bytes, .. } => {
+        match event {
+            DeviceEvent::Gone => self.strike(id),
+            DeviceEvent::Losses(_) => line.hub.refusals.count(Refusal::Late),
+            DeviceEvent::Message { bytes, .. } => {
                 self.traffic.messages += 1;
                 self.traffic.bytes_up += bytes.len() as u64;
                 match self.take(id, bytes) {

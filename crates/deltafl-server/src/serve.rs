@@ -21,17 +21,17 @@ use tonic::body::Body;
 use tonic::transport::Server;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 
-use crate::engine::{Remote, Rules};
+use crate::exchange::{NetworkExchange, Rules};
 pub use crate::hub::{
-    CONCURRENT, Introduction, Limits, Phase, Purpose, SessionList, SessionMonitor, SessionState,
+    CONCURRENT, Introduction, Limits, Phase, PhasePurpose, SessionList, SessionMonitor, SessionState,
     SessionStatus, Status,
 };
-use crate::hub::{Event, Hub, keep_time_limits};
-use crate::listener::{ConnectionLimits, ListenError, Listener, OpenConnections, Protection};
+use crate::hub::{Hub, SessionEvent, keep_time_limits};
+use crate::listener::{ConnectionLimits, ListenError, OpenConnections, Protection, ServerSocket};
 use crate::refusal::{Refusal, Refusals};
 use crate::service::FederationService;
 
-use crate::round::Line;
+use crate::round::DeviceLink;
 
 use crate::framed::Framed;
 use crate::paced::Paced;
@@ -95,7 +95,7 @@ pub enum StartError {
 pub struct Host {
     address: SocketAddr,
     hub: Arc<Hub>,
-    events: Option<mpsc::Receiver<Event>>,
+    events: Option<mpsc::Receiver<SessionEvent>>,
     stop: Option<oneshot::Sender<()>>,
     connections: Arc<OpenConnections>,
     /// The accept loop, which owns the socket.
@@ -110,7 +110,7 @@ impl Host {
         let Setup { address, protection, connections, limits, introduction, newest } = setup;
         let (hub, events) = Hub::new(introduction, limits, roster)?;
         hub.blobs.keep_newest(newest.iter());
-        let listener = Listener::bind(address, protection, connections).await?;
+        let listener = ServerSocket::bind(address, protection, connections).await?;
         let address = listener.address()?;
         let connections = Arc::<OpenConnections>::default();
         let (accepted, accepting) = listener.accept(Arc::clone(&hub.refusals), Arc::clone(&connections));
@@ -212,15 +212,18 @@ impl Host {
 
     /// Returns the devices as an exchange. Succeeds once. Its calls block, so the round loop runs
     /// on a thread outside the runtime. `stop` ends the run before its next question.
-    pub fn engine(&mut self, rules: Rules, stop: Arc<AtomicBool>) -> Option<Remote> {
-        let line =
-            Line { hub: Arc::clone(&self.hub), events: self.events.take()?, runtime: Handle::current() };
-        Some(Remote::new(line, rules, stop))
+    pub fn exchange(&mut self, rules: Rules, stop: Arc<AtomicBool>) -> Option<NetworkExchange> {
+        let line = DeviceLink {
+            hub: Arc::clone(&self.hub),
+            events: self.events.take()?,
+            runtime: Handle::current(),
+        };
+        Some(NetworkExchange::new(line, rules, stop))
     }
 
     /// Closes the socket, drains the devices, and returns when no connection is open. Connections
     /// that do not end by themselves are closed. A round loop that still waits for devices ends
-    /// with [`ShuttingDown`](crate::engine::ShuttingDown).
+    /// with [`ShuttingDown`](crate::exchange::ShuttingDown).
     pub async fn shut_down(mut self) {
         self.connections.stop_accepting();
         // An error means that the loop panicked: the socket is closed in any case.

@@ -15,7 +15,7 @@ use deltafl::kernel::Isa;
 use deltafl::task::Task;
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
-use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::experiment::{BackendName, Experiment, Resolved, SecureAggregation, SplitSection};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
@@ -36,7 +36,7 @@ pub use error::ServerError;
 pub use initial_model::InitialModel;
 
 use crate::committer::RoundCommitter;
-use crate::engine::{Remote, Rules};
+use crate::exchange::{NetworkExchange, Rules};
 use crate::listener::ConnectionLimits;
 use crate::live::Role;
 use crate::refusal::Refusal;
@@ -232,7 +232,7 @@ impl<'a> Server<'a> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_hash: model.data_hash.clone(),
             kernel: config.kernel.unwrap_or_else(Isa::detect),
-            compute: ComputedOn::default(),
+            compute: BackendName::default(),
             params: model.trainer.num_params(),
             population: None, // Devices do not report their number of examples.
         }));
@@ -285,8 +285,8 @@ impl<'a> Server<'a> {
         })?;
         let setup = self.setup(&deployment, &seeds)?;
         let started = self.start(setup, &deployment, &**listener, Arc::clone(stop));
-        let (host, engine) = runtime.block_on(started)?;
-        let mut engine = engine.kept_in(deployment.run.journal(&lease));
+        let (host, exchange) = runtime.block_on(started)?;
+        let mut exchange = exchange.kept_in(deployment.run.journal(&lease));
         if let Some((state, _)) = http {
             let _ = state.refusals.set(host.refusals());
         }
@@ -304,7 +304,7 @@ impl<'a> Server<'a> {
             RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
         (committer.survey, committer.heard) = (!self.config.no_survey, &heard);
         let first_run = self.first_run(host.runs())?;
-        let ended = self.train_all(&seeds, (&mut engine, first_run), committer, &**listener);
+        let ended = self.train_all(&seeds, (&mut exchange, first_run), committer, &**listener);
         let finished = matches!(ended, Ok(Outcome::Finished));
         if finished {
             deployment.live.role(Role::Finished);
@@ -365,7 +365,7 @@ impl<'a> Server<'a> {
         deployment: &Deployment,
         listener: &dyn ServerListener,
         stop: Arc<AtomicBool>,
-    ) -> Result<(Host, Remote), ServerError> {
+    ) -> Result<(Host, NetworkExchange), ServerError> {
         let roster = match deployment.roster(listener).await? {
             Some(roster) => roster,
             None => {
@@ -375,10 +375,10 @@ impl<'a> Server<'a> {
             }
         };
         let mut host = Host::start(setup, &roster).await?;
-        let engine = host.engine(self.rules, stop).expect("asked for once");
+        let exchange = host.exchange(self.rules, stop).expect("asked for once");
         Ok(match deployment.chain().await? {
-            Some(chain) => (host, engine.drawing_by(chain)),
-            None => (host, engine),
+            Some(chain) => (host, exchange.drawing_by(chain)),
+            None => (host, exchange),
         })
     }
 
@@ -397,7 +397,7 @@ impl<'a> Server<'a> {
     fn train_all(
         &self,
         seeds: &Seeds,
-        (engine, first_run): (&mut Remote, u64),
+        (exchange, first_run): (&mut NetworkExchange, u64),
         mut committer: RoundCommitter<'_>,
         listener: &dyn ServerListener,
     ) -> Result<Outcome, ServerError> {
@@ -405,9 +405,9 @@ impl<'a> Server<'a> {
             let (seed, done) = (state.seed, state.round);
             listener.event(&ServerEvent::Begin { experiment: &self.experiment, seed, done });
             let place = self.experiment.seeds().iter().position(|&known| known == seed).unwrap_or(0);
-            engine.set_run(first_run + place as u64);
-            engine.resume(state)?;
-            match train_with(engine, &self.plan, state, committer.train_options(), &mut committer) {
+            exchange.set_run(first_run + place as u64);
+            exchange.resume(state)?;
+            match train_with(exchange, &self.plan, state, committer.train_options(), &mut committer) {
                 // It waited for devices: no further round was begun.
                 Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
                 ended => ended.map_err(ServerError::from),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl_data::run_folder::Difference;
+use deltafl_data::run_folder::ChangedKey;
 
 mod blobs;
 mod commit;
@@ -34,11 +34,11 @@ pub use commit::{Commit, CommittedRound};
 pub use devices::{EnrolledDevice, NewDevice};
 pub use federations::FederationRow;
 pub use lease::{Fence, Lease};
-pub use losses::{KnownLosses, LossPercentiles, RoundLosses};
+pub use losses::{KnownLosses, PublishedLosses, RoundLosses};
 pub use models::ModelRow;
-pub use slots::{Slot, SlotKey};
+pub use slots::{SlotKey, StoredQuestion};
 
-use blobs::Blobs;
+use blobs::BlobStorage;
 use database::Database;
 use deltafl_wire::identity::{DeviceName, FederationName};
 
@@ -80,7 +80,7 @@ pub enum StoreError {
     Database(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The blob storage failed.
     #[error("the blob storage failed")]
-    Blobs(#[source] Box<dyn std::error::Error + Send + Sync>),
+    BlobStorage(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A file operation failed.
     #[error("{path}")]
     Io {
@@ -120,7 +120,7 @@ pub enum StoreError {
         /// The name.
         federation: FederationName,
         /// The difference.
-        differences: Vec<Difference>,
+        differences: Vec<ChangedKey>,
     },
     /// The name is already in use.
     #[error("device {name} is already enrolled")]
@@ -177,7 +177,7 @@ impl From<sqlx::Error> for StoreError {
 
 impl From<object_store::Error> for StoreError {
     fn from(error: object_store::Error) -> Self {
-        Self::Blobs(error.into())
+        Self::BlobStorage(error.into())
     }
 }
 
@@ -188,7 +188,7 @@ pub struct Store(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     database: Database,
-    blobs: Blobs,
+    blobs: BlobStorage,
     settings: StoreSettings,
 }
 
@@ -197,7 +197,7 @@ impl Store {
     pub async fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
         let store = Self(Arc::new(Shared {
             database: Database::connect(&settings.database)?,
-            blobs: Blobs::new(&settings.blobs),
+            blobs: BlobStorage::new(&settings.blobs),
             settings: settings.clone(),
         }));
         retry::patiently!(store, migrations::run(&store.0.database))?;
@@ -218,11 +218,11 @@ impl Store {
         &self.0.database
     }
 
-    fn blobs(&self) -> &Blobs {
+    fn blobs(&self) -> &BlobStorage {
         &self.0.blobs
     }
 
-    fn backoff(&self) -> retry::Backoff {
-        retry::Backoff::new(self.0.settings.patience)
+    fn backoff(&self) -> retry::RetryBackoff {
+        retry::RetryBackoff::new(self.0.settings.patience)
     }
 }

@@ -23,11 +23,11 @@ use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer as _, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
-use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
+use deltafl_device::{BlobCache, Consent, Device, DeviceData, Reason, ServerEndpoint, ServerTrust, Workers};
 use deltafl_server::Deadlines;
-use deltafl_server::engine::{Permille, Rules};
+use deltafl_server::exchange::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Purpose, Setup};
+use deltafl_server::serve::{Host, PhasePurpose, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::RosterVersion;
 use fleet::{Records, TestFederation, never, options, start_host};
@@ -58,10 +58,10 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     let mut host = test.host().await;
     let misconduct = Misconduct { drop_out: 0.3, garbage: 0.1, ..Misconduct::default() };
     let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
-    let mut engine = host.engine(lenient(&test), never()).unwrap();
+    let mut exchange = host.exchange(lenient(&test), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
-        test.train(&mut engine, &mut diary).map(|state| (state, diary)).unwrap()
+        test.train(&mut exchange, &mut diary).map(|state| (state, diary)).unwrap()
     });
     let (state, diary) = trained.await.unwrap();
     assert_eq!((state.round, diary.states.len()), (6, 6));
@@ -79,7 +79,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     let address = host.address();
     let _swarm = test.swarm(address, &options());
     let stop: Arc<AtomicBool> = Arc::default();
-    let mut engine = host.engine(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop)).unwrap();
     let mut status = host.status();
     let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
     let trained = tokio::task::spawn_blocking(move || {
@@ -90,11 +90,11 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
             }
             event => records.handle(event),
         };
-        let state = trains.train(&mut engine, &mut until_stopped).unwrap();
+        let state = trains.train(&mut exchange, &mut until_stopped).unwrap();
         (state.round, records.states.len())
     });
     // Keys are set up and the first sum is being asked for: more questions of this round are to come.
-    status.wait_for(|status| status.purpose == Purpose::Losses).await.unwrap();
+    status.wait_for(|status| status.purpose == PhasePurpose::Losses).await.unwrap();
     stop.store(true, Ordering::Relaxed);
     let (rounds, kept) = trained.await.unwrap();
     assert!(
@@ -105,8 +105,8 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     host.shut_down().await;
     // Started again at the same address, it has all its devices without a new swarm.
     let mut again = start_host(Setup { address, ..test.setup() }, &test.roster(&[])).await;
-    let mut engine = again.engine(test.rules(), never()).unwrap();
-    let ready = tokio::task::spawn_blocking(move || engine.reachable().map(|_| ()));
+    let mut exchange = again.exchange(test.rules(), never()).unwrap();
+    let ready = tokio::task::spawn_blocking(move || exchange.reachable().map(|_| ()));
     ready.await.unwrap().unwrap();
     again.shut_down().await;
 }
@@ -123,10 +123,10 @@ async fn nobody_waits_for_a_device_that_dawdles() {
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: second, input: 2 * second, unmask: second };
     let rules = Rules { deadlines, quorum: 4, dropping: Permille::new(400).unwrap(), ..test.rules() };
-    let mut engine = host.engine(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
-        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+        test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
     });
     let diary = trained.await.unwrap();
     assert_eq!(diary.states.len(), 6);
@@ -140,10 +140,10 @@ async fn of_too_many_invited_the_first_to_come_take_part() {
     let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
-    let mut engine = host.engine(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+    let mut exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
-        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+        test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
     });
     let diary = trained.await.unwrap();
     assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (14, 4)));
@@ -165,11 +165,11 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
     let _others = test.swarm_of(&others, host.address(), &options());
     let willing = others.len() + 2;
     let rules = Rules { present: willing, cohort: willing, ..test.rules() };
-    let mut engine = host.engine(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 20"));
         let mut diary = Records::default();
-        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+        test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
     });
     let diary = trained.await.unwrap();
     // Twenty devices train; two have no time, and two others find the cohort too small.
@@ -186,18 +186,18 @@ async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in
             .unwrap();
     let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
-    let engine = host.engine(test.rules(), never()).unwrap();
+    let exchange = host.exchange(test.rules(), never()).unwrap();
     let (status, host) = (host.status(), Arc::new(host));
     let (enrols, trains) = (Arc::clone(&host), Arc::clone(&test));
     let trained = tokio::task::spawn_blocking(move || {
         let roster = trains.roster(&[]);
         // Behind the first draws: when it is first asked who can be reached.
         let mut once = Some(move || enrols.change_roster(&roster).unwrap());
-        let mut engine = Intercepted::new(engine).on_reachable(move || {
+        let mut exchange = Intercepted::new(exchange).on_reachable(move || {
             once.take().into_iter().for_each(|enrol| enrol());
             None
         });
-        trains.train(&mut engine, &mut Records::default()).unwrap()
+        trains.train(&mut exchange, &mut Records::default()).unwrap()
     });
     assert_eq!(trained.await.unwrap(), test.simulate(&mut Records::default()));
     assert_eq!(status.borrow().setups, 6, "a key set-up for each round");
@@ -227,14 +227,14 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
     let holds = |round| after(round).tracks.iter().all(|track| cache.holds(&track.params.hash()));
     let (tell, presence) = watch::channel(true);
     let (k, options) = (test.devices()[0], options());
-    let server = Server { address: host.address().to_string(), trust: Trust::Loopback };
-    let device = Device::connect(server, test.credentials(k), options.consent)
+    let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
+    let device = Device::new(server, test.credentials(k), options.consent)
         .sharing(Arc::new(Workers::new(1)), Arc::clone(&cache))
         .with_backoff(options.backoff)
         .with_presence(presence);
     host.set_newest(&after(0));
-    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
-    let running = tokio::spawn(device.serve(trainer, data));
+    let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
+    let running = tokio::spawn(device.run(trainer, data));
     until_ready(&host, 1).await;
     assert!(holds(0));
 
@@ -263,14 +263,14 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     let _swarm = test.swarm(address, &options());
     let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     for round in 0..6 {
-        let mut engine = host.engine(test.rules(), never()).unwrap();
+        let mut exchange = host.exchange(test.rules(), never()).unwrap();
         let one = Arc::clone(&test);
         let trained = tokio::task::spawn_blocking(move || {
             let mut one_round = |event: Event<'_>| match event {
                 Event::RoundFinished { .. } => Ok(ControlFlow::Break(())),
                 _ => Ok(ControlFlow::Continue(())),
             };
-            train(&mut engine, &one.experiment.plan(), &mut state, &mut one_round).unwrap();
+            train(&mut exchange, &one.experiment.plan(), &mut state, &mut one_round).unwrap();
             state
         });
         state = trained.await.unwrap();
@@ -291,9 +291,9 @@ async fn a_server_that_waits_for_devices_can_be_stopped() {
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let stop = Arc::new(AtomicBool::new(false));
-    let mut engine = host.engine(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop)).unwrap();
     let waiting = tokio::task::spawn_blocking(move || {
-        test.train(&mut engine, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
+        test.train(&mut exchange, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
     });
     stop.store(true, Ordering::Relaxed);
     assert_eq!(waiting.await.unwrap(), "no further round was begun");

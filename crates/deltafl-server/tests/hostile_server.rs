@@ -26,8 +26,8 @@ use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
-use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
-use deltafl_device::{Server, Trust};
+use deltafl_device::{Device, DeviceData, DeviceState, Transcript, TranscriptEvent, conflicts};
+use deltafl_device::{ServerEndpoint, ServerTrust};
 use deltafl_secagg::device::{self as secagg, Abort, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
@@ -35,7 +35,7 @@ use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
-use deltafl_server::engine::{DrawChain, Remote, Rules};
+use deltafl_server::exchange::{DrawChain, NetworkExchange, Rules};
 use deltafl_server::serve::Host;
 use deltafl_wire::proto::from_device;
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
@@ -85,12 +85,15 @@ fn device(test: &TestFederation, k: FederationIndex, server: &Hostile, state: De
 
 fn spawn(test: &TestFederation, k: FederationIndex, address: String, state: DeviceState) -> JoinHandle<()> {
     let options = options();
-    let device =
-        Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)
-            .with_backoff(options.backoff)
-            .with_state(state);
-    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
-    tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
+    let device = Device::new(
+        ServerEndpoint { address, trust: ServerTrust::Loopback },
+        test.credentials(k),
+        options.consent,
+    )
+    .with_backoff(options.backoff)
+    .with_state(state);
+    let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { device.run(trainer, data).await.unwrap() })
 }
 
 fn hash(roster: &SignedRoster) -> Vec<u8> {
@@ -212,7 +215,7 @@ async fn newest_params_that_are_never_there_do_not_keep_a_device_for_ever() {
     assert!(server.ready().await.is_some(), "it goes on without them");
 }
 
-fn transcript(folder: &Path) -> Vec<Event> {
+fn transcript(folder: &Path) -> Vec<TranscriptEvent> {
     Transcript::read(&folder.join("transcript.jsonl")).unwrap().1
 }
 
@@ -231,9 +234,9 @@ async fn two_devices_of_an_honest_server_have_the_same_transcript() {
             spawn(&test, k, host.address().to_string(), state)
         })
         .collect();
-    let mut engine = host.engine(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never()).unwrap();
     let trained =
-        tokio::task::spawn_blocking(move || test.train(&mut engine, &mut Records::default()).map(|_| ()));
+        tokio::task::spawn_blocking(move || test.train(&mut exchange, &mut Records::default()).map(|_| ()));
     trained.await.unwrap().unwrap();
     host.shut_down().await;
     running.iter().for_each(JoinHandle::abort);
@@ -246,11 +249,11 @@ async fn two_devices_of_an_honest_server_have_the_same_transcript() {
     // A roster, two set-ups, and in each at least a histogram and an update with their survivors.
     assert!(common >= 1 + 2 + 2 * 2 * 3, "{common}");
     // A server that had told one of them of other survivors would show.
-    let tampered: Vec<Event> = other
+    let tampered: Vec<TranscriptEvent> = other
         .into_iter()
         .map(|event| match event {
-            Event::Survivors { setup, slot, survivors: (devices, digest) } => {
-                Event::Survivors { setup, slot, survivors: (devices - 1, digest) }
+            TranscriptEvent::Survivors { setup, slot, survivors: (devices, digest) } => {
+                TranscriptEvent::Survivors { setup, slot, survivors: (devices - 1, digest) }
             }
             event => event,
         })
@@ -265,18 +268,19 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let _swarm = test.swarm(host.address(), &options());
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
-    let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
+    let mut exchange =
+        host.exchange(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
     let whole = test.experiment.plan();
     let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
-        engine.reachable().unwrap();
+        exchange.reachable().unwrap();
         let cohort: Vec<CohortMember> = (0..10)
             .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
-        engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
+        exchange.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
     });
     let answered = summed.await.unwrap();
     host.shut_down().await;
@@ -307,7 +311,7 @@ async fn a_question_without_end_is_not_begun() {
 struct Asking {
     test: TestFederation,
     host: Option<Host>,
-    engine: Option<Remote>,
+    exchange: Option<NetworkExchange>,
     _swarm: Swarm,
 }
 
@@ -316,8 +320,8 @@ impl Asking {
         let test = TestFederation::new(EXPERIMENT);
         let mut host = test.host().await;
         let swarm = test.swarm(host.address(), &options());
-        let engine = host.engine(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
-        Self { test, host: Some(host), engine: Some(engine), _swarm: swarm }
+        let exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+        Self { test, host: Some(host), exchange: Some(exchange), _swarm: swarm }
     }
 
     /// The sum over these devices of their updates at w = 0 in a round, under each of these thresholds; how many answered.
@@ -327,7 +331,7 @@ impl Asking {
         while host.presence().1 < self.test.devices().len() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let mut engine = self.engine.take().unwrap();
+        let mut exchange = self.exchange.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
         let plan = whole.local().plan(0, &whole.tracks()[0]);
@@ -342,11 +346,11 @@ impl Asking {
                 Query::new(params.clone(), ask)
             };
             let queries: Vec<Query> = etas.iter().map(query).collect();
-            let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
-            (engine, answered)
+            let answered = exchange.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
+            (exchange, answered)
         });
-        let (engine, answered) = summed.await.unwrap();
-        self.engine = Some(engine);
+        let (exchange, answered) = summed.await.unwrap();
+        self.exchange = Some(exchange);
         answered
     }
 
@@ -389,7 +393,7 @@ fn drawn_roster(test: &TestFederation) -> (SignedRoster, DrawChain) {
 
 /// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a server that draws or chooses. What
 /// the devices wrote down, and how many answered.
-async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<Event>, usize) {
+async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<TranscriptEvent>, usize) {
     let test = TestFederation::new(EXPERIMENT);
     let (roster, honest) = drawn_roster(&test);
     let mut host = start_host(test.setup(), &roster).await;
@@ -405,15 +409,15 @@ async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<E
     let mut rules = Rules { attempts: 1, ..test.rules() };
     rules.present = test.devices().len();
     rules.deadlines.setup = Duration::from_secs(5);
-    let engine = host.engine(rules, never()).unwrap();
-    let mut engine = match chain(honest) {
-        Some(chain) => engine.drawing_by(chain),
-        None => engine,
+    let exchange = host.exchange(rules, never()).unwrap();
+    let mut exchange = match chain(honest) {
+        Some(chain) => exchange.drawing_by(chain),
+        None => exchange,
     };
     let params = Params::from(vec![0.0; test.model.num_params()]);
     let sums = tokio::task::spawn_blocking(move || {
         // What the round loop does: draw among those that can be reached.
-        let Reachable::Some(reachable) = engine.reachable().unwrap() else { panic!("devices come and go") };
+        let Reachable::Some(reachable) = exchange.reachable().unwrap() else { panic!("devices come and go") };
         let cohort: Vec<CohortMember> = (0..)
             .zip(reachable)
             .filter(|(_, reachable)| *reachable)
@@ -430,7 +434,7 @@ async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<E
             correction: None,
         };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        engine.secure_sum(&round, &[Query::new(params, ask)]).map_or(0, |sums| sums[0].answered as usize)
+        exchange.secure_sum(&round, &[Query::new(params, ask)]).map_or(0, |sums| sums[0].answered as usize)
     });
     let answered = sums.await.unwrap();
     let events = folders.iter().flat_map(|folder| transcript(folder.path())).collect();
@@ -443,8 +447,8 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     let _limit = watchdog::start();
     let (events, answered) = run_drawn(Some).await;
     assert_eq!(answered, 8);
-    let left_out = |event: &Event| match event {
-        Event::Drawn { drawn, left_out, members, .. } => Some((members.0, *drawn, *left_out)),
+    let left_out = |event: &TranscriptEvent| match event {
+        TranscriptEvent::Drawn { drawn, left_out, members, .. } => Some((members.0, *drawn, *left_out)),
         _ => None,
     };
     let noted: Vec<_> = events.iter().filter_map(left_out).collect();
@@ -454,7 +458,7 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     // The same server without the chain: it asks whom it likes, and opens no draw.
     let (events, answered) = run_drawn(|_| None).await;
     assert_eq!(answered, 0);
-    assert!(!events.iter().any(|event| matches!(event, Event::Joined { .. })), "nobody joins");
+    assert!(!events.iter().any(|event| matches!(event, TranscriptEvent::Joined { .. })), "nobody joins");
 
     // A chain of its own, made after the roster was signed.
     let (_, answered) = run_drawn(|_| Some(DrawChain::new([9; 32]))).await;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl_server::authority::{Authority, Fleet, NotADevice, Peer, Revocations, ServerIdentity};
+use deltafl_server::authority::{Authority, FleetIdentities, NotADevice, Peer, Revocations, ServerIdentity};
 use deltafl_wire::identity::{
     CertificateDer, DeviceIdentity, IdentityError, NotACertificate, Token, Validity,
 };
@@ -197,9 +197,9 @@ async fn identities_survive_their_folders() {
     assert_eq!((phone.number(), phone.authority_key()), (3, made.public_key()));
     assert!(shake(tls, phone.client_tls(H2).unwrap(), "localhost").await.is_ok());
 
-    let fleet = Fleet::issue(&authority, 10, 3, 30).unwrap();
+    let fleet = FleetIdentities::issue(&authority, 10, 3, 30).unwrap();
     fleet.write(&at("fleet.json")).unwrap();
-    let read = Fleet::read(&at("fleet.json")).unwrap();
+    let read = FleetIdentities::read(&at("fleet.json")).unwrap();
     assert_eq!(read.devices.len(), 3);
     for (a, b) in fleet.devices.iter().zip(&read.devices) {
         assert_eq!(

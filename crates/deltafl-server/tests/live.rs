@@ -15,8 +15,8 @@ use std::path::Path;
 use browser::Browser;
 use deltafl_server::http::Access;
 use deltafl_server::live::{Fresh, Role};
-use deltafl_server::serve::{Purpose, Status};
-use deltafl_server::store::LossPercentiles;
+use deltafl_server::serve::{PhasePurpose, Status};
+use deltafl_server::store::PublishedLosses;
 use support::{TestServerOptions, held_out, host, lines, losses, phases};
 
 /// Waits until an element says something.
@@ -48,11 +48,11 @@ async fn the_page_follows_a_federation_on_any_screen() {
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
         let known: Vec<_> =
-            losses(round).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+            losses(round).iter().map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
         live.committed(Fresh { lines: &lines, phases: &phases(), losses: &known });
     }
     let mut status = Status::default();
-    status.turn_to((1, 20), Purpose::Losses);
+    status.turn_to((1, 20), PhasePurpose::Losses);
     let address = hosted.address;
     let watched = live.clone();
     tokio::task::spawn_blocking(move || {

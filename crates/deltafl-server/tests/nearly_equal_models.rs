@@ -26,8 +26,10 @@ use deltafl::selection::Weighting;
 use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_device::{BlobCache, Consent, Data, Defences, Device, Server, Trust, Workers};
-use deltafl_server::engine::Remote;
+use deltafl_device::{
+    BlobCache, Consent, Defences, Device, DeviceData, ServerEndpoint, ServerTrust, Workers,
+};
+use deltafl_server::exchange::NetworkExchange;
 use deltafl_server::serve::{Host, Setup};
 use fleet::{TestFederation, never, options};
 use tokio::task::JoinHandle;
@@ -66,7 +68,7 @@ enum Owners {
 struct Attack {
     test: TestFederation,
     host: Option<Host>,
-    engine: Option<Remote>,
+    exchange: Option<NetworkExchange>,
     devices: Vec<JoinHandle<()>>,
 }
 
@@ -100,33 +102,33 @@ impl Attack {
         let test = TestFederation::new(EXPERIMENT);
         assert_eq!(test.devices().len(), DEVICES as usize);
         let mut host = test.host().await;
-        let engine = host.engine(test.rules(), never());
+        let exchange = host.exchange(test.rules(), never());
         let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
         let undefended = owners == Owners::Undefended;
         let consent = Consent { reproducible: undefended, ..consent };
         let defences = Defences { once_per_round: !undefended, one_track_per_device: !undefended };
         let device = |k| {
-            let server = Server { address: host.address().to_string(), trust: Trust::Loopback };
-            let device = Device::connect(server, test.credentials(k), consent.clone())
+            let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
+            let device = Device::new(server, test.credentials(k), consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
                 .with_backoff(options().backoff)
                 .with_defences(defences);
-            let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
-            tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
+            let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
+            tokio::spawn(async move { device.run(trainer, data).await.unwrap() })
         };
         let devices = test.devices().into_iter().map(device).collect();
-        Self { test, host: Some(host), engine, devices }
+        Self { test, host: Some(host), exchange, devices }
     }
 
     /// Ends the server and starts another one at the same address: another session, which knows nothing of the first.
     async fn begin_another_session(&mut self) {
         let host = self.host.take().unwrap();
         let address = host.address();
-        self.engine = None;
+        self.exchange = None;
         host.shut_down().await;
         let setup = Setup { address, ..self.test.setup() };
         let mut host = Host::start(setup, &self.test.roster(&[])).await.unwrap();
-        self.engine = host.engine(self.test.rules(), never());
+        self.exchange = host.exchange(self.test.rules(), never());
         self.host = Some(host);
     }
 
@@ -140,19 +142,20 @@ impl Attack {
         while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let mut engine = self.engine.take().unwrap();
+        let mut exchange = self.exchange.take().unwrap();
         let summed = tokio::task::spawn_blocking(move || {
             let cohort: Vec<CohortMember> = (0..DEVICES)
                 .filter(|device| !asked.without.contains(device))
                 .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let Asked { seed, round: index, terms, queries, .. } = asked;
-            engine.set_run(run);
-            let sums = engine.secure_sum(&Round { seed, index, cohort: &cohort, terms, own: &[] }, &queries);
-            (engine, sums.ok())
+            exchange.set_run(run);
+            let sums =
+                exchange.secure_sum(&Round { seed, index, cohort: &cohort, terms, own: &[] }, &queries);
+            (exchange, sums.ok())
         });
-        let (engine, sums) = summed.await.unwrap();
-        self.engine = Some(engine);
+        let (exchange, sums) = summed.await.unwrap();
+        self.exchange = Some(exchange);
         sums
     }
 

@@ -28,9 +28,9 @@ use deltafl::training::{Event, Observer as _, State, train_with};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
 use deltafl_server::committer::{RoundCommitter, RunStore};
-use deltafl_server::engine::Rules;
+use deltafl_server::exchange::Rules;
 use deltafl_server::live::{About, Live};
-use deltafl_server::serve::{Host, Purpose, Setup};
+use deltafl_server::serve::{Host, PhasePurpose, Setup};
 use deltafl_server::store::{Store, StoreSettings};
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::proto::federation_client::FederationClient;
@@ -131,12 +131,12 @@ fn play_a_server() {
     let mut folder = opened(&out, &test.experiment).unwrap();
     let rules = Rules { come_back: Duration::from_secs(120), deadlines: patient(), ..test.rules() };
     let saved = run.begin(runtime.handle(), &mut folder, 1, test.model.num_params()).unwrap();
-    let engine = {
+    let exchange = {
         let _entered = runtime.enter();
-        host.engine(rules, never()).unwrap()
+        host.exchange(rules, never()).unwrap()
     };
-    let mut engine =
-        Intercepted::new(engine.kept_in(run.journal(&lease))).before_sum(move |round, queries| {
+    let mut exchange =
+        Intercepted::new(exchange.kept_in(run.journal(&lease))).before_sum(move |round, queries| {
             let updates = queries.iter().any(|query| matches!(query.ask, Ask::Update { .. }));
             if dies == Dies::BeforeUpdates && round.index == ROUND && updates {
                 std::process::abort();
@@ -154,9 +154,9 @@ fn play_a_server() {
     };
     let plan = test.experiment.plan();
     let mut state = saved.unwrap_or_else(|| plan.start(1, &Sgd::new(&*test.model)));
-    engine.inner.resume(&state).unwrap();
+    exchange.inner.resume(&state).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the store has them");
-    train_with(&mut engine, &plan, &mut state, options, &mut observer).unwrap();
+    train_with(&mut exchange, &plan, &mut state, options, &mut observer).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the last round left them");
 }
 
@@ -192,8 +192,8 @@ async fn die_in_a_question(
     dies: Dies,
 ) {
     let purpose = match dies {
-        Dies::InUpdates => Purpose::Updates,
-        Dies::InLosses => Purpose::Losses,
+        Dies::InUpdates => PhasePurpose::Updates,
+        Dies::InLosses => PhasePurpose::Losses,
         _ => return,
     };
     let answers = status.wait_for(|status| {

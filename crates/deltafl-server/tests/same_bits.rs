@@ -31,11 +31,11 @@ async fn both(experiment: &str) -> (Records, Records) {
     let certified = Certified::new(&test, "same-bits");
     let mut host = certified.host(test.setup()).await;
     let _swarm = certified.swarm(&test, host.address(), &options());
-    let mut engine = host.engine(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let (mut simulated, mut deployed) = (Records::default(), Records::default());
         test.simulate(&mut simulated);
-        test.train(&mut engine, &mut deployed).unwrap();
+        test.train(&mut exchange, &mut deployed).unwrap();
         (simulated, deployed)
     });
     let diaries = trained.await.unwrap();
@@ -138,8 +138,8 @@ async fn a_cohort_in_which_a_device_counts_twice_is_not_asked() {
         TestFederation::new(&PRIVATE.replace("cohort = 8", "cohort = 60\n    with_replacement = true"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
-    let mut engine = host.engine(test.rules(), never()).unwrap();
-    let trained = tokio::task::spawn_blocking(move || test.train(&mut engine, &mut Records::default()));
+    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || test.train(&mut exchange, &mut Records::default()));
     let refused = format!("{:?}", trained.await.unwrap().unwrap_err());
     assert!(refused.contains("DrawnTwice"), "{refused}");
     host.shut_down().await;

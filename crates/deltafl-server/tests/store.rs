@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use deltafl_server::authority::Authority;
 use deltafl_server::store::{
-    BlobHash, Commit, LossPercentiles, NewDevice, RoundLosses, Slot, SlotKey, Store, StoreError,
-    StoreSettings,
+    BlobHash, Commit, NewDevice, PublishedLosses, RoundLosses, SlotKey, Store, StoreError, StoreSettings,
+    StoredQuestion,
 };
 use deltafl_wire::identity::{Fingerprint, Token};
 use deltafl_wire::params_file::read_params;
@@ -122,7 +122,7 @@ async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_neare
         let rounds = Store::open(&settings).await.unwrap().rounds(&federation, 1, 1, 2).await.unwrap();
         assert_eq!(rounds[0].timeline, phases);
         let expected: Vec<_> =
-            losses(1).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+            losses(1).iter().map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
         assert_eq!(rounds[0].losses, expected);
         assert_eq!(rounds[1].losses, [None, None, None]);
 
@@ -354,7 +354,7 @@ async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alo
         let lease = store.lead(&federation, "a").await.unwrap();
         let fence = lease.to_fence();
         let key = |number| SlotKey { seed: 1, round: 0, number };
-        let slot = |question: &[u8]| Slot {
+        let slot = |question: &[u8]| StoredQuestion {
             question: blake3::hash(question),
             cohort: [3, 1, 4].into(),
             asked: [4, 1].into(),
@@ -369,7 +369,7 @@ async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alo
 
         let again = Store::open(&settings).await.unwrap();
         let kept = again.slots(&federation, 1, 0).await.unwrap();
-        assert_eq!(kept, [Slot { sums: Some(vec![sum]), ..slot(b"losses") }, slot(b"updates")]);
+        assert_eq!(kept, [StoredQuestion { sums: Some(vec![sum]), ..slot(b"losses") }, slot(b"updates")]);
         assert!(again.slots(&federation, 2, 0).await.unwrap().is_empty(), "another seed");
 
         let (one, lines) = (state(1), lines(0));

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use certified::Certified;
 use deltafl::exchange::Exchange as _;
 use deltafl::trainer::Sgd;
-use deltafl_device::{Data, Device, Server, TimeLimits, Trust};
+use deltafl_device::{Device, DeviceData, ServerEndpoint, ServerTrust, TimeLimits};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Limits, SessionState, Setup};
 use deltafl_wire::proto;
@@ -193,8 +193,8 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let mut engine = host.engine(test.rules(), never()).unwrap();
-    let waiting = tokio::task::spawn_blocking(move || engine.reachable().map(drop));
+    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let waiting = tokio::task::spawn_blocking(move || exchange.reachable().map(drop));
     sleep(Duration::from_millis(50)).await;
     host.shut_down().await;
     let ended = timeout(SOON, waiting).await.expect("it ends").unwrap();
@@ -299,13 +299,13 @@ async fn the_states_of_sessions_follow_the_devices() {
 /// A device that waits for little time, at a server that withholds messages.
 fn device(test: &TestFederation, server: &Hostile) -> tokio::task::JoinHandle<()> {
     let (k, options) = (test.devices()[0], options());
-    let address = Server { address: server.address.to_string(), trust: Trust::Loopback };
+    let address = ServerEndpoint { address: server.address.to_string(), trust: ServerTrust::Loopback };
     let limits = TimeLimits { welcome: SHORT, newest: SHORT, chunk: SHORT, ..TimeLimits::default() };
-    let device = Device::connect(address, test.credentials(k), options.consent)
+    let device = Device::new(address, test.credentials(k), options.consent)
         .with_backoff(options.backoff)
         .with_time_limits(limits);
-    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
-    tokio::spawn(async move { drop(device.serve(trainer, data).await) })
+    let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { drop(device.run(trainer, data).await) })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -165,7 +165,7 @@ impl LossHistogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::alternating::Problem;
+    use crate::algorithm::alternating::ConvexProblem;
     use crate::superquantile::mixture::Mixture;
     use crate::superquantile::{DeviceLoss, superquantile};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use deltafl_device::{Conflict, Digest, Event, Transcript, conflicts};
+use deltafl_device::{Conflict, Digest, Transcript, TranscriptEvent, conflicts};
 use miette::{IntoDiagnostic, Result};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 /// A transcript that holds together.
 struct Read {
     head: Digest,
-    events: Vec<Event>,
+    events: Vec<TranscriptEvent>,
 }
 
 impl Read {
@@ -43,17 +43,17 @@ impl Read {
 
     /// Rosters, key set-ups and sums in it.
     fn counts(&self) -> (usize, usize, usize) {
-        let of = |kind: fn(&Event) -> bool| self.events.iter().filter(|event| kind(event)).count();
+        let of = |kind: fn(&TranscriptEvent) -> bool| self.events.iter().filter(|event| kind(event)).count();
         (
-            of(|event| matches!(event, Event::Roster { .. })),
-            of(|event| matches!(event, Event::Joined { .. })),
-            of(|event| matches!(event, Event::Survivors { .. })),
+            of(|event| matches!(event, TranscriptEvent::Roster { .. })),
+            of(|event| matches!(event, TranscriptEvent::Joined { .. })),
+            of(|event| matches!(event, TranscriptEvent::Survivors { .. })),
         )
     }
 
     fn sessions(&self) -> BTreeSet<&str> {
         let sessions = self.events.iter().filter_map(|event| match event {
-            Event::Joined { setup: (session, _), .. } => Some(session.as_str()),
+            TranscriptEvent::Joined { setup: (session, _), .. } => Some(session.as_str()),
             _ => None,
         });
         sessions.collect()
@@ -68,7 +68,7 @@ impl Read {
         );
         println!("  head {}", self.head);
         for event in &self.events {
-            if let Event::Refused { setup: (_, setup), reason } = event {
+            if let TranscriptEvent::Refused { setup: (_, setup), reason } = event {
                 println!("  set-up {setup}: left, because {reason}");
             }
         }

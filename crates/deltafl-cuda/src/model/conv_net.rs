@@ -11,7 +11,7 @@ use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::Kernel;
-use crate::launch::{Arg, Grid, launch};
+use crate::launch::{Arg, LaunchGrid, launch};
 use crate::memory::{Buffer, Mirror};
 use crate::task::Task;
 
@@ -106,8 +106,8 @@ impl Kernels {
 
     /// Returns a grid with one thread per entry of the working form, for this many devices or
     /// vectors.
-    fn entries(&self, count: u32) -> Grid {
-        Grid { blocks: (self.working.div_ceil(256) as u32, count), threads: 256 }
+    fn entries(&self, count: u32) -> LaunchGrid {
+        LaunchGrid { blocks: (self.working.div_ceil(256) as u32, count), threads: 256 }
     }
 }
 
@@ -137,8 +137,9 @@ impl Trainer for ConvTrainer {
             let active = tasks.partition_point(|task| task.steps() > s) as u32;
             let (order, step) = (updates.order, Arg::U32(s as u32));
             let own = Arg::U32(1);
-            let run =
-                |kernel, blocks, args: &[Arg]| launch(stream, kernel, Grid { blocks, threads: 256 }, args);
+            let run = |kernel, blocks, args: &[Arg]| {
+                launch(stream, kernel, LaunchGrid { blocks, threads: 256 }, args)
+            };
             let args = [list, step, working, own, order, inputs, scale, shift, scratch];
             run(&kernels.first_forward, (BATCH as u32, active), &args)?;
             let args = [list, step, working, own, scratch, scratch];
@@ -202,7 +203,7 @@ impl Scorer for ConvScorer {
                 pass.errors.offset::<u32>(at),
             ];
             let blocks = (pass.items.len().div_ceil(256) as u32, 1);
-            launch(stream, &self.kernels.add_groups, Grid { blocks, threads: 256 }, &args)?;
+            launch(stream, &self.kernels.add_groups, LaunchGrid { blocks, threads: 256 }, &args)?;
         }
         Ok(())
     }
@@ -221,7 +222,8 @@ impl ConvScorer {
         let (kernels, list) = (&self.kernels, self.groups.arg().offset::<Task>(first));
         let (step, own, order, scratch) = (Arg::U32(0), Arg::U32(0), Arg::Pointer(0), self.scratch.arg());
         let (scale, shift) = (pass.constants.scale(), pass.constants.shift());
-        let run = |kernel, blocks, args: &[Arg]| launch(stream, kernel, Grid { blocks, threads: 256 }, args);
+        let run =
+            |kernel, blocks, args: &[Arg]| launch(stream, kernel, LaunchGrid { blocks, threads: 256 }, args);
         let args = [list, step, working, own, order, pass.columns.inputs(), scale, shift, scratch];
         run(&kernels.first_forward, (BATCH as u32, count), &args)?;
         run(&kernels.second_forward, (4, count), &[list, step, working, own, filters, scratch])?;

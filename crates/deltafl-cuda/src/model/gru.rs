@@ -10,7 +10,7 @@ use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::Kernel;
-use crate::launch::{Arg, Grid, launch};
+use crate::launch::{Arg, LaunchGrid, launch};
 use crate::memory::Buffer;
 
 const HIDDEN: usize = 128;
@@ -140,7 +140,7 @@ impl Trainer for Clusters {
             updates.local,
             self.scratch.arg(),
         ];
-        launch(updates.stream, &self.kernel, Grid { blocks: (blocks, 1), threads: THREADS }, &args)
+        launch(updates.stream, &self.kernel, LaunchGrid { blocks: (blocks, 1), threads: THREADS }, &args)
     }
 
     fn bytes_per_task(&self) -> u64 {
@@ -158,9 +158,9 @@ struct GruScorer {
 impl Scorer for GruScorer {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
         self.prepared.reserve(pass.vectors as usize * self.prepared_bytes)?;
-        let grid = Grid { blocks: (pass.vectors, 1), threads: 1024 };
+        let grid = LaunchGrid { blocks: (pass.vectors, 1), threads: 1024 };
         launch(pass.stream, &self.prepare, grid, &[pass.params, self.prepared.arg()])?;
-        let grid = Grid { blocks: (pass.items.len() as u32, pass.vectors), threads: 256 };
+        let grid = LaunchGrid { blocks: (pass.items.len() as u32, pass.vectors), threads: 256 };
         let args = [
             pass.item_list,
             self.prepared.arg(),

@@ -6,7 +6,7 @@ use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::Kernel;
-use crate::launch::{Arg, Grid, launch};
+use crate::launch::{Arg, LaunchGrid, launch};
 use crate::memory::Buffer;
 
 const UNITS: usize = 50;
@@ -57,7 +57,7 @@ fn vectors(setup: &KernelSetup<'_>, source: &KernelSource) -> Result<Buffer<u16>
     let mut prepared = Buffer::new(setup.stream)?;
     prepared.reserve(words * 128)?;
     let prepare = setup.device.load(source, setup.stream)?.kernel("prepare", 0)?;
-    let grid = Grid { blocks: ((words * 32).div_ceil(256) as u32, 1), threads: 256 };
+    let grid = LaunchGrid { blocks: ((words * 32).div_ceil(256) as u32, 1), threads: 256 };
     let args = [setup.constants.vectors(), prepared.arg(), Arg::U32(words as u32)];
     launch(setup.stream, &prepare, grid, &args)?;
     Ok(prepared)
@@ -73,7 +73,7 @@ struct LstmTrainer {
 impl Trainer for LstmTrainer {
     fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError> {
         self.scratch.reserve(updates.tasks.len() * self.scratch_bytes)?;
-        let grid = Grid { blocks: (updates.tasks.len() as u32, 1), threads: THREADS };
+        let grid = LaunchGrid { blocks: (updates.tasks.len() as u32, 1), threads: THREADS };
         let args = [
             updates.task_list,
             updates.params,
@@ -99,7 +99,7 @@ struct LstmScorer {
 
 impl Scorer for LstmScorer {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
-        let grid = Grid { blocks: (pass.items.len() as u32, pass.vectors), threads: THREADS };
+        let grid = LaunchGrid { blocks: (pass.items.len() as u32, pass.vectors), threads: THREADS };
         let args = [
             pass.item_list,
             pass.params,

@@ -3,7 +3,7 @@
 use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
-use crate::launch::{Grid, launch};
+use crate::launch::{LaunchGrid, launch};
 
 /// The build parameters of such a model.
 pub(super) struct PerBlockModel {
@@ -39,7 +39,7 @@ struct PerBlock {
 
 impl Trainer for PerBlock {
     fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError> {
-        let grid = Grid { blocks: (updates.tasks.len() as u32, 1), threads: self.threads };
+        let grid = LaunchGrid { blocks: (updates.tasks.len() as u32, 1), threads: self.threads };
         let args = [
             updates.task_list,
             updates.params,
@@ -60,7 +60,7 @@ impl Trainer for PerBlock {
 
 impl Scorer for PerBlock {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
-        let grid = Grid { blocks: (pass.items.len() as u32, pass.vectors), threads: self.threads };
+        let grid = LaunchGrid { blocks: (pass.items.len() as u32, pass.vectors), threads: self.threads };
         let args = [
             pass.item_list,
             pass.params,

@@ -4,7 +4,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use arrow_ipc::{Block, Field, Footer, Precision, RecordBatch, Type};
 use deltafl::data::{self, TextColumn};
 
-use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
+use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
 
 /// The reason why a file is not the expected Arrow IPC file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum InvalidArrowFile {
     Compressed,
     /// The columns differ from the expected ones.
     #[error("column {index} should be {expected}")]
-    Column {
+    ArrowColumn {
         /// Index of the column.
         index: usize,
         /// Its name and type.
@@ -93,12 +93,12 @@ pub(crate) struct ArrowFile {
     pub(crate) rows: u64,
     /// Per column, one buffer for numbers and two for strings (offsets, bytes).
     buffers: Vec<Vec<Buffer>>,
-    columns: Vec<Column>,
+    columns: Vec<ArrowColumn>,
 }
 
 impl ArrowFile {
     /// Checks that the file contains one batch of these columns. O(1) in the number of rows.
-    pub(crate) fn new(file: &Buffer, columns: &[Column]) -> Result<Self, InvalidArrowFile> {
+    pub(crate) fn new(file: &Buffer, columns: &[ArrowColumn]) -> Result<Self, InvalidArrowFile> {
         let (footer_at, footer) = footer(file)?;
         check_schema(&footer, footer_at, columns)?;
         let blocks = footer.recordBatches().unwrap_or_default();
@@ -201,7 +201,7 @@ struct BatchParts<'f> {
 }
 
 impl BatchParts<'_> {
-    fn column(&mut self, column: &Column, rows: u64) -> Result<Vec<Buffer>, InvalidArrowFile> {
+    fn column(&mut self, column: &ArrowColumn, rows: u64) -> Result<Vec<Buffer>, InvalidArrowFile> {
         let name = column.name;
         self.next_node(name, rows)?;
         self.buffer += 1; // validity
@@ -277,20 +277,20 @@ impl BatchParts<'_> {
     }
 }
 
-fn check_schema(footer: &Footer<'_>, at: usize, columns: &[Column]) -> Result<(), InvalidArrowFile> {
+fn check_schema(footer: &Footer<'_>, at: usize, columns: &[ArrowColumn]) -> Result<(), InvalidArrowFile> {
     let schema = footer.schema().ok_or(InvalidArrowFile::Metadata { what: "schema", offset: at })?;
     let fields = schema.fields().unwrap_or_default();
     for (index, column) in columns.iter().enumerate() {
         let matches = index < fields.len() && is_column(&fields.get(index), column);
         if !matches || fields.len() != columns.len() {
             let expected = format!("{:?}: {}", column.name, column.of.data_type());
-            return Err(InvalidArrowFile::Column { index, expected });
+            return Err(InvalidArrowFile::ArrowColumn { index, expected });
         }
     }
     Ok(())
 }
 
-fn is_column(field: &Field<'_>, column: &Column) -> bool {
+fn is_column(field: &Field<'_>, column: &ArrowColumn) -> bool {
     field.name() == Some(column.name)
         && field.dictionary().is_none()
         && match column.of {

@@ -14,14 +14,14 @@ use arrow_ipc::{
 };
 use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
 
-use super::{ALIGNMENT, CONTINUATION, Column, ColumnType, MAGIC, schema};
+use super::{ALIGNMENT, ArrowColumn, CONTINUATION, ColumnType, MAGIC, schema};
 
 /// An incomplete file. Buffers are written in the order of the columns: offsets and bytes for
 /// strings, the numbers for numbers.
 #[derive(Debug)]
 pub(crate) struct ArrowFileWriter {
     file: BufWriter<File>,
-    columns: Vec<Column>,
+    columns: Vec<ArrowColumn>,
     /// The place of the batch message, and its length.
     batch_at: u64,
     batch_len: usize,
@@ -34,7 +34,7 @@ pub(crate) struct ArrowFileWriter {
 }
 
 impl ArrowFileWriter {
-    pub(crate) fn create(path: &Path, columns: &[Column]) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, columns: &[ArrowColumn]) -> io::Result<Self> {
         let mut file = BufWriter::with_capacity(1 << 18, File::create_new(path)?);
         let mut start = vec![0; ALIGNMENT];
         start[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -131,14 +131,14 @@ fn message(
     encapsulated(builder)
 }
 
-fn schema_message(columns: &[Column]) -> Vec<u8> {
+fn schema_message(columns: &[ArrowColumn]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, &schema(columns));
     message(&mut builder, MessageHeader::Schema, schema.as_union_value(), 0)
 }
 
 /// Returns the message of the batch; `written` are the buffers that are not empty.
-fn batch_message(columns: &[Column], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
+fn batch_message(columns: &[ArrowColumn], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
     let mut written = written.iter().copied();
     let (mut nodes, mut buffers) = (Vec::new(), Vec::new());
     for column in columns {
@@ -175,7 +175,7 @@ fn batch_message(columns: &[Column], rows: u64, body: u64, written: &[(u64, u64)
     message(&mut builder, MessageHeader::RecordBatch, batch.as_union_value(), body)
 }
 
-fn footer(columns: &[Column], block: Block) -> Vec<u8> {
+fn footer(columns: &[ArrowColumn], block: Block) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
     let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, &schema(columns));
     let dictionaries = builder.create_vector::<Block>(&[]);

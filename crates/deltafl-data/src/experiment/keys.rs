@@ -12,7 +12,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::cohort::{Availability, Diurnal};
-use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs, Logistic, Roles, Tweets};
+use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs, Roles, SyntheticLogistic, Tweets};
 use deltafl::data::{GivenSplit, WithinSplit};
 use deltafl::model::MODELS;
 use deltafl::number::{NonNegative, Positive};
@@ -186,7 +186,7 @@ fn source_keys() -> Vec<Key> {
     }
     let kinds = vec![
         ("glyphs", kind!(Glyphs, [devices, seed, train, odd])),
-        ("logistic", kind!(Logistic, [devices, seed, train, alpha, beta])),
+        ("logistic", kind!(SyntheticLogistic, [devices, seed, train, alpha, beta])),
         ("roles", kind!(Roles, [devices, seed, train, odd])),
         ("tweets", kind!(Tweets, [devices, seed, train, odd])),
     ];

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer};
 /// The reason why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a name is also that of a folder: it {0}")]
-pub struct InvalidName(&'static str);
+pub struct InvalidFolderName(&'static str);
 
 /// Checks that a text can be the name of a folder, on this and on other systems.
 ///
@@ -14,7 +14,7 @@ pub struct InvalidName(&'static str);
 /// assert!(check_name("quickstart").is_ok());
 /// assert!(check_name("../elsewhere").is_err());
 /// ```
-pub fn check_name(name: &str) -> Result<(), InvalidName> {
+pub fn check_name(name: &str) -> Result<(), InvalidFolderName> {
     let refused = [
         (name.trim().is_empty(), "must not be empty"),
         (name.trim() != name, "must not begin or end with a blank"),
@@ -23,7 +23,7 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
         (name.contains(char::is_control), "must not contain control characters"),
     ];
     match refused.into_iter().find(|(wrong, _)| *wrong) {
-        Some((_, why)) => Err(InvalidName(why)),
+        Some((_, why)) => Err(InvalidFolderName(why)),
         None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
 
 /// The delimiter of the fields of a line.
@@ -73,7 +73,7 @@ impl Delimited {
 
     /// Returns a field that must be UTF-8.
     pub(crate) fn text(&self, index: usize) -> Result<&str, ImportError> {
-        std::str::from_utf8(self.field(index)).map_err(|_| self.error(Problem::Utf8))
+        std::str::from_utf8(self.field(index)).map_err(|_| self.error(ImportProblem::Utf8))
     }
 
     /// Returns the number of fields of this record.
@@ -82,7 +82,7 @@ impl Delimited {
     }
 
     /// Returns an error with the place of this record.
-    pub(crate) fn error(&self, problem: Problem) -> ImportError {
+    pub(crate) fn error(&self, problem: ImportProblem) -> ImportError {
         let line = self.record.position().map_or(1, |position| self.line(position));
         ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
@@ -95,11 +95,11 @@ impl Delimited {
     fn convert(&self, error: csv::Error) -> ImportError {
         let line = error.position().map_or(self.reader.position().line(), |position| self.line(position));
         let problem = match error.into_kind() {
-            csv::ErrorKind::Io(source) => Problem::Io(source),
+            csv::ErrorKind::Io(source) => ImportProblem::Io(source),
             csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-                Problem::Count { what: "fields", expected: expected_len, got: len }
+                ImportProblem::Count { what: "fields", expected: expected_len, got: len }
             }
-            _ => Problem::Utf8,
+            _ => ImportProblem::Utf8,
         };
         ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
@@ -108,6 +108,6 @@ impl Delimited {
 /// Returns the index of a column.
 pub(crate) fn column(path: &Path, header: &[String], name: &str) -> Result<usize, ImportError> {
     header.iter().position(|column| column == name).ok_or_else(|| {
-        ImportError::file(path, Problem::NoColumn { name: name.to_owned(), columns: header.to_vec() })
+        ImportError::file(path, ImportProblem::NoColumn { name: name.to_owned(), columns: header.to_vec() })
     })
 }

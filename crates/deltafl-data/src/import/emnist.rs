@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::{ImportTarget, Imported, image};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
@@ -33,7 +33,7 @@ pub fn import(by_write: &Path, by_class: &Path, target: &ImportTarget) -> Result
     let mut tree = Tree::open(by_write)?;
     let writers = writers(&tree);
     if writers.is_empty() {
-        return Err(ImportError::file(by_write, Problem::Nothing("no images at hsf_*/WRITER/*/*.png")));
+        return Err(ImportError::file(by_write, ImportProblem::Nothing("no images at hsf_*/WRITER/*/*.png")));
     }
     let mut source = Provenance::new("emnist");
     source.file(by_write);
@@ -95,7 +95,7 @@ fn classes_by_hash(tree: &mut Tree) -> Result<HashMap<blake3::Hash, u8>, ImportE
     let labelled: Vec<(usize, u8)> =
         (0..tree.names.len()).filter_map(|file| Some((file, class_of(&tree.names[file])?))).collect();
     if labelled.is_empty() {
-        return Err(ImportError::file(&tree.path, Problem::Nothing("no images at CLASS/hsf_*/*.png")));
+        return Err(ImportError::file(&tree.path, ImportProblem::Nothing("no images at CLASS/hsf_*/*.png")));
     }
     for (file, class) in labelled {
         classes.entry(blake3::hash(&tree.read(file)?)).or_insert(class);
@@ -153,7 +153,7 @@ impl Tree {
         } else {
             let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
             let zip = ZipArchive::new(BufReader::new(file))
-                .map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
+                .map_err(|error| ImportError::file(path, ImportProblem::Zip(error.to_string())))?;
             tree.names = zip.file_names().filter(|name| name.ends_with(".png")).map(str::to_owned).collect();
             tree.zip = Some(zip);
         }
@@ -187,7 +187,7 @@ impl Tree {
         let mut bytes = Vec::new();
         let read = zip
             .by_name(name)
-            .map_err(|error| Problem::Zip(error.to_string()))
+            .map_err(|error| ImportProblem::Zip(error.to_string()))
             .and_then(|member| Ok(member.take(LARGEST).read_to_end(&mut bytes)?));
         match read {
             Ok(_) => Ok(bytes),
@@ -195,7 +195,7 @@ impl Tree {
         }
     }
 
-    fn error(&self, file: usize, problem: Problem) -> ImportError {
+    fn error(&self, file: usize, problem: ImportProblem) -> ImportError {
         ImportError::at(&self.path, FilePosition::Member(self.names[file].clone()), problem)
     }
 }

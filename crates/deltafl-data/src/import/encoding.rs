@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use deltafl::data::FeatureColumn;
 
-use super::error::Problem;
+use super::error::ImportProblem;
 
 /// Most different words of a feature column: each is a feature.
 pub(crate) const MOST_CATEGORIES: usize = 1000;
@@ -27,14 +27,14 @@ impl WordSet {
         Self { column: column.to_owned(), most, seen: BTreeSet::new() }
     }
 
-    pub(crate) fn add(&mut self, word: &str) -> Result<(), Problem> {
+    pub(crate) fn add(&mut self, word: &str) -> Result<(), ImportProblem> {
         let word = word.trim();
         if word.is_empty() {
-            return Err(Problem::MissingValue { column: self.column.clone() });
+            return Err(ImportProblem::MissingValue { column: self.column.clone() });
         }
         if !self.seen.contains(word) {
             if self.seen.len() == self.most {
-                return Err(Problem::Categories { column: self.column.clone(), most: self.most });
+                return Err(ImportProblem::Categories { column: self.column.clone(), most: self.most });
             }
             self.seen.insert(word.to_owned());
         }
@@ -57,14 +57,14 @@ pub(crate) struct ColumnWords {
 
 impl ColumnWords {
     /// Returns the index of a word.
-    pub(crate) fn number(&self, word: &str) -> Result<u32, Problem> {
+    pub(crate) fn number(&self, word: &str) -> Result<u32, ImportProblem> {
         // The file is read twice and may have changed in between.
-        let missing = || Problem::MissingValue { column: self.column.clone() };
+        let missing = || ImportProblem::MissingValue { column: self.column.clone() };
         self.index.get(word.trim()).copied().ok_or_else(missing)
     }
 
     /// Appends one feature per word: 1 for this word, 0 for the others.
-    pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), Problem> {
+    pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
         let at = row.len() + self.number(word)? as usize;
         row.resize(row.len() + self.sorted.len(), 0.0);
         row[at] = 1.0;

@@ -19,7 +19,7 @@ pub enum ImportError {
         /// The place in the file, after decompression.
         at: FilePosition,
         /// The error.
-        problem: Box<Problem>,
+        problem: Box<ImportProblem>,
     },
     /// An error of a file as a whole.
     #[error("{path}: {problem}", path = path.display())]
@@ -27,7 +27,7 @@ pub enum ImportError {
         /// The file or folder.
         path: PathBuf,
         /// The error.
-        problem: Box<Problem>,
+        problem: Box<ImportProblem>,
     },
     /// The federation cannot be written.
     #[error(transparent)]
@@ -64,7 +64,7 @@ impl fmt::Display for FilePosition {
 /// An error in a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum ImportProblem {
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -275,11 +275,11 @@ impl fmt::Display for FoundItem {
 }
 
 impl ImportError {
-    pub(crate) fn at(path: &Path, at: FilePosition, problem: Problem) -> Self {
+    pub(crate) fn at(path: &Path, at: FilePosition, problem: ImportProblem) -> Self {
         Self::At { path: path.to_owned(), at, problem: Box::new(problem) }
     }
 
-    pub(crate) fn file(path: &Path, problem: impl Into<Problem>) -> Self {
+    pub(crate) fn file(path: &Path, problem: impl Into<ImportProblem>) -> Self {
         Self::File { path: path.to_owned(), problem: Box::new(problem.into()) }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::encoding::TableEncoding;
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use super::spool::{SortedRows, Spool, as_f32};
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
@@ -60,14 +60,14 @@ impl FeatureSpool {
     }
 
     /// Checks the features of an example against those of earlier examples.
-    pub(crate) fn check(&mut self, row: &[f32]) -> Result<(), Problem> {
+    pub(crate) fn check(&mut self, row: &[f32]) -> Result<(), ImportProblem> {
         let expected = *self.dim.get_or_insert(row.len());
         if expected != row.len() || row.is_empty() {
-            return Err(Problem::Dim { expected: expected.max(1), got: row.len() });
+            return Err(ImportProblem::Dim { expected: expected.max(1), got: row.len() });
         }
         // Without an early exit, the compiler checks many features at once.
         if !row.iter().fold(true, |all, x| all & x.is_finite()) {
-            return Err(Problem::NonFinite);
+            return Err(ImportProblem::NonFinite);
         }
         match self.features {
             Features::Dense => {}
@@ -76,7 +76,7 @@ impl FeatureSpool {
             }
             Features::GreyLevels => {
                 if let Some(x) = row.iter().find(|&&x| !(0.0..=255.0).contains(&x) || x.fract() != 0.0) {
-                    return Err(Problem::GreyLevel(*x));
+                    return Err(ImportProblem::GreyLevel(*x));
                 }
             }
         }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{FilePosition, FoundItem, ImportError, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, ImportProblem};
 use super::input::Input;
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
@@ -36,7 +36,7 @@ pub fn import(files: &IdxFiles, target: &ImportTarget) -> Result<Imported, Impor
     let mut images = IdxReader::open(&files.images)?;
     if images.count() != labels.len() as u64 {
         let (expected, got) = (images.count(), labels.len() as u64);
-        return Err(ImportError::file(&files.labels, Problem::Count { what: "labels", expected, got }));
+        return Err(ImportError::file(&files.labels, ImportProblem::Count { what: "labels", expected, got }));
     }
     let ranges = match &files.devices {
         Some(path) => read_devices(path, images.count())?,
@@ -102,7 +102,11 @@ impl IdxReader {
         let [0, 0, 8, rank @ 1..=4] = magic else {
             let found = FoundItem::Byte(magic.into_iter().find(|&byte| byte != 0).unwrap_or_default());
             let expected = "an IDX file of bytes (00 00 08 and 1 to 4 dimensions)";
-            return Err(ImportError::at(path, FilePosition::Byte(0), Problem::Expected { expected, found }));
+            return Err(ImportError::at(
+                path,
+                FilePosition::Byte(0),
+                ImportProblem::Expected { expected, found },
+            ));
         };
         for _ in 0..rank {
             let dim = u32::from_be_bytes(idx.word()?);
@@ -111,7 +115,8 @@ impl IdxReader {
         let item: u64 = idx.dims[1..].iter().fold(1, |product: u64, &dim| product.saturating_mul(dim));
         const LARGEST: u64 = 1 << 24;
         if item == 0 || item > LARGEST {
-            let problem = Problem::TooLong { what: "an item that is empty or", limit: LARGEST as usize };
+            let problem =
+                ImportProblem::TooLong { what: "an item that is empty or", limit: LARGEST as usize };
             return Err(ImportError::at(path, FilePosition::Byte(8), problem));
         }
         idx.item = item as usize;
@@ -133,7 +138,7 @@ impl IdxReader {
         while filled < out.len() {
             let at = FilePosition::Byte(self.at + filled as u64);
             match self.reader.read(&mut out[filled..]) {
-                Ok(0) => return Err(ImportError::at(&self.path, at, Problem::Truncated(what))),
+                Ok(0) => return Err(ImportError::at(&self.path, at, ImportProblem::Truncated(what))),
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(ImportError::at(&self.path, at, error.into())),
@@ -171,7 +176,7 @@ impl IdxReader {
         let at = FilePosition::Byte(self.at);
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(ImportError::at(&self.path, at, Problem::Trailing)),
+            Ok(_) => Err(ImportError::at(&self.path, at, ImportProblem::Trailing)),
             Err(error) => Err(ImportError::at(&self.path, at, error.into())),
         }
     }
@@ -184,7 +189,7 @@ fn read_labels(path: &Path) -> Result<Vec<u8>, ImportError> {
         let (expected, got) = (1, idx.dims.len() as u64);
         return Err(ImportError::file(
             path,
-            Problem::Count { what: "dimensions of the labels", expected, got },
+            ImportProblem::Count { what: "dimensions of the labels", expected, got },
         ));
     }
     idx.read(0, idx.count(), &mut labels)?;
@@ -212,14 +217,14 @@ fn read_devices(path: &Path, images: u64) -> Result<Vec<DeviceRange>, ImportErro
         }
         let range = parse_range(line).map_err(|problem| input.error(problem))?;
         if range.count == 0 {
-            return Err(input.error(Problem::EmptyDevice(range.id)));
+            return Err(input.error(ImportProblem::EmptyDevice(range.id)));
         }
         if !seen.insert(range.id.clone()) {
-            return Err(input.error(Problem::DuplicateDevice(range.id)));
+            return Err(input.error(ImportProblem::DuplicateDevice(range.id)));
         }
         if range.first.checked_add(range.count).is_none_or(|end| end > images) {
             let got = range.first.saturating_add(range.count);
-            return Err(input.error(Problem::Count {
+            return Err(input.error(ImportProblem::Count {
                 what: "images up to this device",
                 expected: images,
                 got,
@@ -231,19 +236,19 @@ fn read_devices(path: &Path, images: u64) -> Result<Vec<DeviceRange>, ImportErro
     lines.sort_unstable();
     if let Some(pair) = lines.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
         let (first, second) = (&ranges[pair[0].2], &ranges[pair[1].2]);
-        let problem = Problem::Overlap { first: first.id.clone(), second: second.id.clone() };
+        let problem = ImportProblem::Overlap { first: first.id.clone(), second: second.id.clone() };
         return Err(ImportError::file(path, problem));
     }
     Ok(ranges)
 }
 
-fn parse_range(line: &[u8]) -> Result<DeviceRange, Problem> {
-    let line = std::str::from_utf8(line).map_err(|_| Problem::Utf8)?;
+fn parse_range(line: &[u8]) -> Result<DeviceRange, ImportProblem> {
+    let line = std::str::from_utf8(line).map_err(|_| ImportProblem::Utf8)?;
     let mut fields = line.split('\t');
     let mut field = |name: &str| {
-        fields.next().ok_or_else(|| Problem::Missing { what: "the column", name: name.to_owned() })
+        fields.next().ok_or_else(|| ImportProblem::Missing { what: "the column", name: name.to_owned() })
     };
     let (id, first, count) = (field("device")?, field("first")?, field("count")?);
-    let number = |text: &str| text.parse().map_err(|_| Problem::Number(text.to_owned()));
+    let number = |text: &str| text.parse().map_err(|_| ImportProblem::Number(text.to_owned()));
     Ok(DeviceRange { id: id.to_owned(), first: number(first)?, count: number(count)? })
 }

@@ -8,7 +8,7 @@
 
 use std::io::Cursor;
 
-use super::error::Problem;
+use super::error::ImportProblem;
 
 /// An image of grey levels, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub(crate) struct GreyImage {
 const LARGEST: usize = 1 << 24;
 
 /// Decodes a PNG. Colours become their luminance (ITU-R 601-2); transparency is ignored.
-pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, Problem> {
-    let broken = |error: png::DecodingError| Problem::Image(error.to_string());
+pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, ImportProblem> {
+    let broken = |error: png::DecodingError| ImportProblem::Image(error.to_string());
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: 4 * LARGEST });
     decoder.set_transformations(png::Transformations::EXPAND | png::Transformations::STRIP_16);
     let mut reader = decoder.read_info().map_err(broken)?;
     let (width, height) = (reader.info().width as usize, reader.info().height as usize);
     let size = reader.output_buffer_size().filter(|&size| size <= 4 * LARGEST);
-    let mut data = vec![0; size.ok_or(Problem::TooLong { what: "an image", limit: LARGEST })?];
+    let mut data = vec![0; size.ok_or(ImportProblem::TooLong { what: "an image", limit: LARGEST })?];
     let frame = reader.next_frame(&mut data).map_err(broken)?;
     let data = &data[..frame.buffer_size()];
     let pixels: Vec<u8> = match frame.color_type {
@@ -37,7 +37,7 @@ pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, Problem> {
         png::ColorType::GrayscaleAlpha => data.chunks_exact(2).map(|p| p[0]).collect(),
         png::ColorType::Rgb => data.chunks_exact(3).map(luminance).collect(),
         png::ColorType::Rgba => data.chunks_exact(4).map(luminance).collect(),
-        png::ColorType::Indexed => return Err(Problem::Image("palette without colours".to_owned())),
+        png::ColorType::Indexed => return Err(ImportProblem::Image("palette without colours".to_owned())),
     };
     Ok(GreyImage { width, height, pixels })
 }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_broken_image_is_an_error() {
-        assert!(matches!(decode_png(b"not a png"), Err(Problem::Image(_))));
-        assert!(matches!(decode_png(b""), Err(Problem::Image(_))));
+        assert!(matches!(decode_png(b"not a png"), Err(ImportProblem::Image(_))));
+        assert!(matches!(decode_png(b""), Err(ImportProblem::Image(_))));
     }
 }

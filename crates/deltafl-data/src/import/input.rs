@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -40,7 +40,7 @@ impl Input {
         let read = input.reader.by_ref().take(limit as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|source| ImportError::at(path, FilePosition::Byte(bytes.len() as u64), source.into()))?;
         if bytes.len() > limit {
-            return Err(ImportError::file(path, Problem::TooLong { what: "a file", limit }));
+            return Err(ImportError::file(path, ImportProblem::TooLong { what: "a file", limit }));
         }
         Ok(bytes)
     }
@@ -58,7 +58,7 @@ impl Input {
         let read = self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', buffer);
         let read = read.map_err(|source| self.error(source.into()))?;
         if read == LONGEST {
-            return Err(self.error(Problem::TooLong { what: "a line", limit: LONGEST }));
+            return Err(self.error(ImportProblem::TooLong { what: "a line", limit: LONGEST }));
         }
         if read == 0 {
             return Ok(None);
@@ -68,7 +68,7 @@ impl Input {
     }
 
     /// Returns an error with the place of the last line.
-    pub(crate) fn error(&self, problem: Problem) -> ImportError {
+    pub(crate) fn error(&self, problem: ImportProblem) -> ImportError {
         ImportError::at(&self.path, FilePosition::Line(self.line), problem)
     }
 }

@@ -6,7 +6,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{FilePosition, FoundItem, ImportError, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, ImportProblem};
 use super::input::Input;
 use super::number::json_f32;
 
@@ -45,7 +45,7 @@ impl JsonReader {
     }
 
     /// Returns an error with the current place.
-    pub(crate) fn error(&self, problem: Problem) -> ImportError {
+    pub(crate) fn error(&self, problem: ImportProblem) -> ImportError {
         ImportError::at(&self.path, FilePosition::Byte(self.before + self.at as u64), problem)
     }
 
@@ -76,9 +76,9 @@ impl JsonReader {
     /// Returns the error for an unexpected item at the current place.
     pub(crate) fn unexpected(&mut self, expected: &'static str) -> ImportError {
         match self.peek() {
-            Ok(None) => self.error(Problem::Expected { expected, found: FoundItem::End }),
-            Ok(Some(b'N' | b'I')) if expected == "a number" => self.error(Problem::NonFinite),
-            Ok(Some(byte)) => self.error(Problem::Expected { expected, found: FoundItem::Byte(byte) }),
+            Ok(None) => self.error(ImportProblem::Expected { expected, found: FoundItem::End }),
+            Ok(Some(b'N' | b'I')) if expected == "a number" => self.error(ImportProblem::NonFinite),
+            Ok(Some(byte)) => self.error(ImportProblem::Expected { expected, found: FoundItem::Byte(byte) }),
             Err(error) => error,
         }
     }
@@ -161,7 +161,7 @@ impl JsonReader {
         self.fill(LONGEST_NUMBER)?;
         match json_f32(&self.buffer[self.at..self.end]) {
             Some((_, len)) if len >= LONGEST_NUMBER => {
-                Err(self.error(Problem::TooLong { what: "a number", limit: LONGEST_NUMBER }))
+                Err(self.error(ImportProblem::TooLong { what: "a number", limit: LONGEST_NUMBER }))
             }
             Some(found) => Ok(found),
             None => Err(self.unexpected("a number")),
@@ -173,7 +173,7 @@ impl JsonReader {
         let (start, negative) = (self.before + self.at as u64, self.peek()? == Some(b'-'));
         let number = self.f32()?;
         if negative || number.fract() != 0.0 || number > 16_777_215.0 {
-            let problem = Problem::Label(number.to_string());
+            let problem = ImportProblem::Label(number.to_string());
             return Err(ImportError::at(&self.path, FilePosition::Byte(start), problem));
         }
         Ok(number as u32)
@@ -203,14 +203,14 @@ impl JsonReader {
         bytes.clear();
         loop {
             if self.at == self.end && !self.fill(1)? {
-                return Err(self.error(Problem::Truncated("a string")));
+                return Err(self.error(ImportProblem::Truncated("a string")));
             }
             let rest = &self.buffer[self.at..self.end];
             let plain = rest.iter().position(|&b| b == b'"' || b == b'\\' || b < 0x20).unwrap_or(rest.len());
             bytes.extend_from_slice(&rest[..plain]);
             self.at += plain;
             if bytes.len() > LONGEST_STRING {
-                return Err(self.error(Problem::TooLong { what: "a string", limit: LONGEST_STRING }));
+                return Err(self.error(ImportProblem::TooLong { what: "a string", limit: LONGEST_STRING }));
             }
             match self.buffer[..self.end].get(self.at) {
                 None => {}
@@ -222,7 +222,7 @@ impl JsonReader {
                 Some(_) => return Err(self.unexpected("a character without escape")),
             }
         }
-        *out = String::from_utf8(bytes).map_err(|_| self.error(Problem::Utf8))?;
+        *out = String::from_utf8(bytes).map_err(|_| self.error(ImportProblem::Utf8))?;
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl JsonReader {
 
     fn skip_nested(&mut self, depth: usize) -> Result<(), ImportError> {
         if depth > DEEPEST {
-            return Err(self.error(Problem::TooLong { what: "a nesting", limit: DEEPEST }));
+            return Err(self.error(ImportProblem::TooLong { what: "a nesting", limit: DEEPEST }));
         }
         match self.peek()? {
             Some(b'[') => self.array(|json| json.skip_nested(depth + 1)),

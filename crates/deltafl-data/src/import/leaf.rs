@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::json::JsonReader;
 use super::shakespeare::{SYMBOLS, symbol};
@@ -29,7 +29,7 @@ pub fn import(paths: &[PathBuf], features: Features, target: &ImportTarget) -> R
     if target.regression {
         return Err(ImportError::file(
             &files[0],
-            Problem::Nothing("classes: --regression is for tables and arrays"),
+            ImportProblem::Nothing("classes: --regression is for tables and arrays"),
         ));
     }
     let mut sink = Numbers { rows: FeatureSpool::new(target, features)?, row: Vec::new(), split: None };
@@ -83,11 +83,11 @@ pub fn shards(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ImportError> {
             }
         }
         if files.len() == before {
-            return Err(ImportError::file(path, Problem::Nothing("no .json or .json.gz files")));
+            return Err(ImportError::file(path, ImportProblem::Nothing("no .json or .json.gz files")));
         }
     }
     match files.is_empty() {
-        true => Err(ImportError::file(Path::new("."), Problem::Nothing("no shards"))),
+        true => Err(ImportError::file(Path::new("."), ImportProblem::Nothing("no shards"))),
         false => Ok(files),
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn read_shard(path: &Path, sink: &mut impl ShardSink) -> Result<(), I
     let mut found = HashMap::new();
     json.object(|json, key| {
         if !keys.insert(key.to_owned()) {
-            return Err(json.error(Problem::DuplicateKey(key.to_owned())));
+            return Err(json.error(ImportProblem::DuplicateKey(key.to_owned())));
         }
         match key {
             "users" => users = Some(read_users(json)?),
@@ -134,7 +134,7 @@ pub(crate) fn read_shard(path: &Path, sink: &mut impl ShardSink) -> Result<(), I
                 let examples = read_device(json, id, sink)?;
                 match found.insert(id.to_owned(), examples) {
                     None => Ok(()),
-                    Some(_) => Err(json.error(Problem::DuplicateDevice(id.to_owned()))),
+                    Some(_) => Err(json.error(ImportProblem::DuplicateDevice(id.to_owned()))),
                 }
             })?,
             _ => json.skip()?,
@@ -143,7 +143,7 @@ pub(crate) fn read_shard(path: &Path, sink: &mut impl ShardSink) -> Result<(), I
     })?;
     json.end()?;
     if !keys.contains("user_data") {
-        let problem = Problem::Missing { what: "the key", name: "user_data".to_owned() };
+        let problem = ImportProblem::Missing { what: "the key", name: "user_data".to_owned() };
         return Err(ImportError::file(path, problem));
     }
     check_counts(path, &users.unwrap_or_default(), &counts.unwrap_or_default(), &found)
@@ -176,11 +176,14 @@ fn check_counts(
 ) -> Result<(), ImportError> {
     for (i, user) in users.iter().enumerate() {
         let Some(&got) = found.get(user) else {
-            let problem = Problem::Missing { what: "the data of device", name: user.clone() };
+            let problem = ImportProblem::Missing { what: "the data of device", name: user.clone() };
             return Err(ImportError::file(path, problem));
         };
         if let Some(&expected) = counts.get(i).filter(|&&expected| expected != got) {
-            return Err(ImportError::file(path, Problem::NumSamples { device: user.clone(), expected, got }));
+            return Err(ImportError::file(
+                path,
+                ImportProblem::NumSamples { device: user.clone(), expected, got },
+            ));
         }
     }
     Ok(())
@@ -189,7 +192,7 @@ fn check_counts(
 /// Reads `{"x": […], "y": […]}`. Returns the number of examples.
 fn read_device(json: &mut JsonReader, id: &str, sink: &mut impl ShardSink) -> Result<u64, ImportError> {
     if id.trim().is_empty() {
-        return Err(json.error(Problem::UnnamedDevice));
+        return Err(json.error(ImportProblem::UnnamedDevice));
     }
     let device = sink.device(id);
     let (mut examples, mut labels) = (None, None);
@@ -216,15 +219,15 @@ fn read_device(json: &mut JsonReader, id: &str, sink: &mut impl ShardSink) -> Re
                 true
             }
         };
-        if is_new { Ok(()) } else { Err(json.error(Problem::DuplicateKey(key.to_owned()))) }
+        if is_new { Ok(()) } else { Err(json.error(ImportProblem::DuplicateKey(key.to_owned()))) }
     })?;
     let (examples, labels) = (examples.unwrap_or_default(), labels.unwrap_or_default());
     if examples != labels.len() as u64 {
         let labels = labels.len() as u64;
-        return Err(json.error(Problem::Lengths { device: id.to_owned(), examples, labels }));
+        return Err(json.error(ImportProblem::Lengths { device: id.to_owned(), examples, labels }));
     }
     if examples == 0 {
-        return Err(json.error(Problem::EmptyDevice(id.to_owned())));
+        return Err(json.error(ImportProblem::EmptyDevice(id.to_owned())));
     }
     sink.labels(&labels)?;
     Ok(examples)
@@ -267,11 +270,11 @@ fn flatten(json: &mut JsonReader, row: &mut Vec<f32>, depth: usize) -> Result<()
         return Ok(());
     }
     if depth == DEEPEST {
-        return Err(json.error(Problem::TooLong { what: "a nesting", limit: DEEPEST }));
+        return Err(json.error(ImportProblem::TooLong { what: "a nesting", limit: DEEPEST }));
     }
     json.array(|json| {
         if row.len() >= MOST_FEATURES {
-            return Err(json.error(Problem::TooLong { what: "an example", limit: MOST_FEATURES }));
+            return Err(json.error(ImportProblem::TooLong { what: "an example", limit: MOST_FEATURES }));
         }
         match json.peek()? {
             Some(b'[') => flatten(json, row, depth + 1),
@@ -293,7 +296,7 @@ fn holds_text(path: &Path) -> Result<bool, ImportError> {
         fn example(&mut self, _: u32, json: &mut JsonReader) -> Result<(), ImportError> {
             self.0 = Some(json.peek()? == Some(b'"'));
             // The result is known: any error ends the reading.
-            Err(json.error(Problem::Nothing("the probed example")))
+            Err(json.error(ImportProblem::Nothing("the probed example")))
         }
         fn label(&mut self, json: &mut JsonReader) -> Result<u32, ImportError> {
             json.skip().map(|()| 0)
@@ -307,7 +310,7 @@ fn holds_text(path: &Path) -> Result<bool, ImportError> {
     match (probe.0, outcome) {
         (Some(is_text), _) => Ok(is_text),
         (None, Err(error)) => Err(error),
-        (None, Ok(())) => Err(ImportError::file(path, Problem::Nothing("no examples"))),
+        (None, Ok(())) => Err(ImportError::file(path, ImportProblem::Nothing("no examples"))),
     }
 }
 
@@ -331,7 +334,7 @@ impl ShardSink for Texts {
         self.row.extend(self.text.chars().map(|c| u32::from(symbol(c))));
         let expected = *self.len.get_or_insert(self.row.len());
         if expected != self.row.len() || expected == 0 {
-            return Err(json.error(Problem::Dim { expected: expected.max(1), got: self.row.len() }));
+            return Err(json.error(ImportProblem::Dim { expected: expected.max(1), got: self.row.len() }));
         }
         self.spool.row(device, bytes_of(&self.row))
     }
@@ -341,7 +344,7 @@ impl ShardSink for Texts {
         let mut characters = self.text.chars();
         match (characters.next(), characters.next()) {
             (Some(character), None) => Ok(symbol(character).into()),
-            _ => Err(json.error(Problem::Label(format!("{:?}", self.text)))),
+            _ => Err(json.error(ImportProblem::Label(format!("{:?}", self.text)))),
         }
     }
 

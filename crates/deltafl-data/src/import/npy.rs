@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 
-use super::error::Problem;
+use super::error::ImportProblem;
 
 /// The type of an element: a letter of NumPy and a size in bytes, or in characters of `U`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,11 +28,11 @@ pub(crate) struct NpyHeader {
 const LONGEST: usize = 1 << 16;
 
 impl NpyHeader {
-    pub(crate) fn read(reader: &mut impl Read) -> Result<Self, Problem> {
+    pub(crate) fn read(reader: &mut impl Read) -> Result<Self, ImportProblem> {
         let mut start = [0; 8];
         fill(reader, &mut start)?;
         if &start[..6] != b"\x93NUMPY" {
-            return Err(Problem::Nothing("no NumPy array"));
+            return Err(ImportProblem::Nothing("no NumPy array"));
         }
         let len = match start[6] {
             1 => {
@@ -47,15 +47,16 @@ impl NpyHeader {
             }
         };
         if len > LONGEST {
-            return Err(Problem::TooLong { what: "an array header", limit: LONGEST });
+            return Err(ImportProblem::TooLong { what: "an array header", limit: LONGEST });
         }
         let mut text = vec![0; len];
         fill(reader, &mut text)?;
-        Self::parse(std::str::from_utf8(&text).map_err(|_| Problem::Utf8)?)
+        Self::parse(std::str::from_utf8(&text).map_err(|_| ImportProblem::Utf8)?)
     }
 
-    fn parse(text: &str) -> Result<Self, Problem> {
-        let missing = |name: &str| Problem::Missing { what: "in the array header", name: name.to_owned() };
+    fn parse(text: &str) -> Result<Self, ImportProblem> {
+        let missing =
+            |name: &str| ImportProblem::Missing { what: "in the array header", name: name.to_owned() };
         let descr = value_of(text, "descr").and_then(|rest| rest.split(['\'', '"']).nth(1));
         let element = NpyElement::parse(descr.ok_or_else(|| missing("descr"))?)?;
         let order = value_of(text, "fortran_order").ok_or_else(|| missing("fortran_order"))?;
@@ -67,7 +68,7 @@ impl NpyHeader {
         let numbers = shape.ok_or_else(|| missing("shape"))?.split(',').map(str::trim);
         let shape = numbers
             .filter(|number| !number.is_empty())
-            .map(|number| number.parse().map_err(|_| Problem::Number(number.to_owned())))
+            .map(|number| number.parse().map_err(|_| ImportProblem::Number(number.to_owned())))
             .collect::<Result<Vec<usize>, _>>()?;
         match shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)) {
             Some(_) if !shape.is_empty() => Ok(Self { element, shape, is_fortran }),
@@ -101,7 +102,7 @@ impl NpyElement {
     /// One byte without a sign.
     pub(crate) const BYTE: Self = Self { letter: b'u', size: 1 };
 
-    fn parse(descr: &str) -> Result<Self, Problem> {
+    fn parse(descr: &str) -> Result<Self, ImportProblem> {
         let parts = || {
             let (letter, digits) = descr.strip_prefix(['<', '|', '='])?.split_at_checked(1)?;
             Some((letter.as_bytes()[0], digits.parse().ok()?))
@@ -112,7 +113,7 @@ impl NpyElement {
                 Ok(Self { letter, size })
             }
             Some((letter @ (b'U' | b'S'), size)) if size <= LONGEST => Ok(Self { letter, size }),
-            _ => Err(Problem::Unsupported {
+            _ => Err(ImportProblem::Unsupported {
                 what: "the array".to_owned(),
                 found: descr.to_owned(),
                 supported: "little-endian integers, f4, f8 and strings",
@@ -120,7 +121,7 @@ impl NpyElement {
         }
     }
 
-    pub(crate) fn read_number(self, reader: &mut impl Read) -> Result<f64, Problem> {
+    pub(crate) fn read_number(self, reader: &mut impl Read) -> Result<f64, ImportProblem> {
         let mut bytes = [0; 8];
         let size = self.size.min(bytes.len());
         if !matches!(self.letter, b'U' | b'S') {
@@ -133,7 +134,7 @@ impl NpyElement {
             (b'i', size) => Ok((bits.cast_signed() << (64 - 8 * size) >> (64 - 8 * size)) as f64),
             (b'f', 4) => Ok(f32::from_bits(bits as u32).into()),
             (b'f', 8) => Ok(f64::from_bits(bits)),
-            _ => Err(Problem::Unsupported {
+            _ => Err(ImportProblem::Unsupported {
                 what: "the array".to_owned(),
                 found: "string".to_owned(),
                 supported: "numbers",
@@ -142,28 +143,28 @@ impl NpyElement {
     }
 
     /// Reads a string, or a number as text.
-    pub(crate) fn read_string(self, reader: &mut impl Read) -> Result<String, Problem> {
+    pub(crate) fn read_string(self, reader: &mut impl Read) -> Result<String, ImportProblem> {
         let mut bytes = vec![0; if self.letter == b'U' { 4 * self.size } else { self.size }];
         match self.letter {
             b'S' => {
                 fill(reader, &mut bytes)?;
-                let text = String::from_utf8(bytes).map_err(|_| Problem::Utf8)?;
+                let text = String::from_utf8(bytes).map_err(|_| ImportProblem::Utf8)?;
                 Ok(text.trim_end_matches('\0').to_owned())
             }
             b'U' => {
                 fill(reader, &mut bytes)?;
                 let codes = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                 let text: Option<String> = codes.take_while(|&code| code != 0).map(char::from_u32).collect();
-                text.ok_or(Problem::Utf8)
+                text.ok_or(ImportProblem::Utf8)
             }
             _ => self.read_number(reader).map(|number| number.to_string()),
         }
     }
 }
 
-fn fill(reader: &mut impl Read, out: &mut [u8]) -> Result<(), Problem> {
+fn fill(reader: &mut impl Read, out: &mut [u8]) -> Result<(), ImportProblem> {
     reader.read_exact(out).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => Problem::Truncated("an array"),
+        io::ErrorKind::UnexpectedEof => ImportProblem::Truncated("an array"),
         _ => error.into(),
     })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::npy::{NpyElement, NpyHeader};
 use super::table::{class, finite};
@@ -43,7 +43,7 @@ pub fn import(
     let device_array = arrays.device.as_ref().unwrap_or(&arrays.y);
     for (name, got) in [(&arrays.y, labels.len()), (device_array, devices.len())] {
         if got != rows {
-            let problem = Problem::Count { what: "rows", expected: rows as u64, got: got as u64 };
+            let problem = ImportProblem::Count { what: "rows", expected: rows as u64, got: got as u64 };
             return Err(ImportError::at(path, FilePosition::Member(member_name(name)), problem));
         }
     }
@@ -78,7 +78,7 @@ impl<'p> NpzArchive<'p> {
     fn open(path: &'p Path) -> Result<Self, ImportError> {
         let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
         let zip = ZipArchive::new(BufReader::new(file))
-            .map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
+            .map_err(|error| ImportError::file(path, ImportProblem::Zip(error.to_string())))?;
         Ok(Self { path, zip })
     }
 
@@ -89,10 +89,13 @@ impl<'p> NpzArchive<'p> {
             self.zip.file_names().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
         let path = self.path;
         if !names.contains(name) {
-            return Err(ImportError::file(path, Problem::NoArray { name: name.clone(), arrays: names }));
+            return Err(ImportError::file(
+                path,
+                ImportProblem::NoArray { name: name.clone(), arrays: names },
+            ));
         }
         let file = self.zip.by_name(&member);
-        let file = file.map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
+        let file = file.map_err(|error| ImportError::file(path, ImportProblem::Zip(error.to_string())))?;
         let mut array = NpzArray {
             path,
             member,
@@ -115,7 +118,7 @@ impl<'p> NpzArchive<'p> {
                 continue;
             }
             if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
-                return Err(array.error(Problem::Label(label.to_string())));
+                return Err(array.error(ImportProblem::Label(label.to_string())));
             }
             labels.push(class(label as u32, target.classes).map_err(|problem| array.error(problem))?);
         }
@@ -130,7 +133,7 @@ impl<'p> NpzArchive<'p> {
             let id = array.header.element.read_string(&mut array.reader);
             let id = id.map_err(|problem| array.error(problem))?;
             if id.trim().is_empty() {
-                return Err(array.error(Problem::UnnamedDevice));
+                return Err(array.error(ImportProblem::UnnamedDevice));
             }
             devices.push(spool.spool.device(&id));
         }
@@ -149,7 +152,7 @@ struct NpzArray<'a> {
 }
 
 impl NpzArray<'_> {
-    fn error(&self, problem: Problem) -> ImportError {
+    fn error(&self, problem: ImportProblem) -> ImportError {
         ImportError::at(self.path, FilePosition::Member(self.member.clone()), problem)
     }
 
@@ -188,7 +191,7 @@ impl NpzArray<'_> {
 
     fn row(&mut self, i: usize, dim: usize, row: &mut Vec<f32>) -> Result<(), ImportError> {
         if dim > MOST_FEATURES {
-            return Err(self.error(Problem::TooLong { what: "an example", limit: MOST_FEATURES }));
+            return Err(self.error(ImportProblem::TooLong { what: "an example", limit: MOST_FEATURES }));
         }
         row.clear();
         if let Some(rows) = &self.transposed {
@@ -205,7 +208,7 @@ impl NpzArray<'_> {
     fn end(&mut self) -> Result<(), ImportError> {
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(self.error(Problem::Trailing)),
+            Ok(_) => Err(self.error(ImportProblem::Trailing)),
             Err(error) => Err(self.error(error.into())),
         }
     }

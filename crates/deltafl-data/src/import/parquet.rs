@@ -20,7 +20,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use super::encoding::{
     FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet,
 };
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::image;
 use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
@@ -52,7 +52,7 @@ pub fn import(
         }
         None => {
             let path = paths.first().map_or(Path::new("."), PathBuf::as_path);
-            Err(ImportError::file(path, Problem::Nothing("no examples")))
+            Err(ImportError::file(path, ImportProblem::Nothing("no examples")))
         }
     }
 }
@@ -66,7 +66,7 @@ fn read_file(
     spool: &mut Option<FeatureSpool>,
 ) -> Result<(), ImportError> {
     let parquet =
-        |error: &dyn std::fmt::Display| ImportError::file(path, Problem::Parquet(error.to_string()));
+        |error: &dyn std::fmt::Display| ImportError::file(path, ImportProblem::Parquet(error.to_string()));
     let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
     let header: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
@@ -113,7 +113,7 @@ fn survey_file(
     survey: &mut Option<WordCollection>,
 ) -> Result<(), ImportError> {
     let parquet =
-        |error: &dyn std::fmt::Display| ImportError::file(path, Problem::Parquet(error.to_string()));
+        |error: &dyn std::fmt::Display| ImportError::file(path, ImportProblem::Parquet(error.to_string()));
     let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
     let fields = builder.schema().fields().clone();
@@ -129,7 +129,7 @@ fn survey_file(
         WordCollection { features: wanted.features.iter().map(feature).collect(), label }
     });
     if survey.features.len() != wanted.features.len() {
-        let problem = Problem::Dim { expected: survey.features.len(), got: wanted.features.len() };
+        let problem = ImportProblem::Dim { expected: survey.features.len(), got: wanted.features.len() };
         return Err(ImportError::file(path, problem));
     }
     let features = wanted.features.iter().zip(&mut survey.features);
@@ -147,7 +147,7 @@ fn survey_file(
         let batch = batch.map_err(|error| parquet(&error))?;
         for (at, set) in &mut sets {
             let name = &header[*at];
-            let missing = || Problem::Missing { what: "the column", name: name.clone() };
+            let missing = || ImportProblem::Missing { what: "the column", name: name.clone() };
             let column =
                 batch.column_by_name(name).ok_or_else(missing).map_err(|p| ImportError::file(path, p))?;
             for i in 0..batch.num_rows() {
@@ -169,9 +169,9 @@ fn holds_words(of: &DataType) -> bool {
 }
 
 /// Returns the word of a row; a number as text if a column of numbers is read as words.
-fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
+fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, ImportProblem> {
     if column.is_null(i) {
-        return Err(Problem::MissingValue { column: name.to_owned() });
+        return Err(ImportProblem::MissingValue { column: name.to_owned() });
     }
     Ok(match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value(i).to_owned(),
@@ -192,7 +192,7 @@ fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
 
 /// A problem in a row, or an error that already has a place.
 enum RowFailure {
-    Row(Problem),
+    Row(ImportProblem),
     Placed(ImportError),
 }
 
@@ -205,8 +205,8 @@ impl RowFailure {
     }
 }
 
-impl From<Problem> for RowFailure {
-    fn from(problem: Problem) -> Self {
+impl From<ImportProblem> for RowFailure {
+    fn from(problem: ImportProblem) -> Self {
         Self::Row(problem)
     }
 }
@@ -265,7 +265,7 @@ impl<'b> BatchRows<'b> {
         let column = |&index: &usize| {
             let name = &header[index];
             batch.column_by_name(name).ok_or_else(|| {
-                ImportError::file(path, Problem::Missing { what: "the column", name: name.clone() })
+                ImportError::file(path, ImportProblem::Missing { what: "the column", name: name.clone() })
             })
         };
         Ok(Self {
@@ -298,7 +298,7 @@ impl<'b> BatchRows<'b> {
         spool.check(&self.row)?;
         let id = self.device.map_or(Ok("all".to_owned()), |device| id(device, i))?;
         if id.trim().is_empty() {
-            return Err(Problem::UnnamedDevice.into());
+            return Err(ImportProblem::UnnamedDevice.into());
         }
         let split = match self.split {
             None => None,
@@ -315,7 +315,7 @@ impl<'b> BatchRows<'b> {
             LabelEncoding::Class => {
                 let label = self.number(i)?;
                 if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
-                    return Err(Problem::Label(label.to_string()).into());
+                    return Err(ImportProblem::Label(label.to_string()).into());
                 }
                 spool.spool.label(class(label as u32, self.classes)?);
             }
@@ -325,12 +325,12 @@ impl<'b> BatchRows<'b> {
 
     /// Returns the label as a number. A whole number above 2^24 is not a class, even if a float
     /// rounds it.
-    fn number(&self, i: usize) -> Result<f64, Problem> {
+    fn number(&self, i: usize) -> Result<f64, ImportProblem> {
         let mut label = Vec::with_capacity(1);
         append(self.label, self.label_name, i, &mut label)?;
         match label[..] {
             [label] => Ok(label.into()),
-            _ => Err(Problem::Label(format!("{label:?}"))),
+            _ => Err(ImportProblem::Label(format!("{label:?}"))),
         }
     }
 }
@@ -346,9 +346,9 @@ fn holds_bytes(of: &DataType) -> bool {
 }
 
 /// Returns the identity of a device: a string or a whole number.
-fn id(column: &ArrayRef, i: usize) -> Result<String, Problem> {
+fn id(column: &ArrayRef, i: usize) -> Result<String, ImportProblem> {
     if column.is_null(i) {
-        return Err(Problem::UnnamedDevice);
+        return Err(ImportProblem::UnnamedDevice);
     }
     Ok(match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value(i).to_owned(),
@@ -359,7 +359,7 @@ fn id(column: &ArrayRef, i: usize) -> Result<String, Problem> {
         DataType::UInt32 => column.as_primitive::<UInt32Type>().value(i).to_string(),
         DataType::UInt64 => column.as_primitive::<UInt64Type>().value(i).to_string(),
         other => {
-            return Err(Problem::Unsupported {
+            return Err(ImportProblem::Unsupported {
                 what: "the device column".to_owned(),
                 found: other.to_string(),
                 supported: "strings and whole numbers",
@@ -369,9 +369,9 @@ fn id(column: &ArrayRef, i: usize) -> Result<String, Problem> {
 }
 
 /// Appends the numbers of a value.
-fn append(column: &ArrayRef, name: &str, i: usize, row: &mut Vec<f32>) -> Result<(), Problem> {
+fn append(column: &ArrayRef, name: &str, i: usize, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
     if column.is_null(i) {
-        return Err(Problem::MissingValue { column: name.to_owned() });
+        return Err(ImportProblem::MissingValue { column: name.to_owned() });
     }
     match column.data_type() {
         DataType::UInt8 => row.push(column.as_primitive::<UInt8Type>().value(i).into()),
@@ -392,10 +392,10 @@ fn append(column: &ArrayRef, name: &str, i: usize, row: &mut Vec<f32>) -> Result
         DataType::LargeBinary => append_image(column.as_binary::<i64>().value(i), row)?,
         DataType::Struct(_) => match column.as_struct().column_by_name("bytes") {
             Some(bytes) => append(bytes, name, i, row)?,
-            None => return Err(Problem::Missing { what: "the field", name: "bytes".to_owned() }),
+            None => return Err(ImportProblem::Missing { what: "the field", name: "bytes".to_owned() }),
         },
         other => {
-            return Err(Problem::Unsupported {
+            return Err(ImportProblem::Unsupported {
                 what: format!("the column {name:?}"),
                 found: other.to_string(),
                 supported: "numbers, words, lists of numbers and PNG images",
@@ -405,11 +405,11 @@ fn append(column: &ArrayRef, name: &str, i: usize, row: &mut Vec<f32>) -> Result
     Ok(())
 }
 
-fn append_all(values: &ArrayRef, name: &str, row: &mut Vec<f32>) -> Result<(), Problem> {
+fn append_all(values: &ArrayRef, name: &str, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
     (0..values.len()).try_for_each(|i| append(values, name, i, row))
 }
 
-fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), Problem> {
+fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), ImportProblem> {
     let image = image::decode_png(bytes)?;
     row.extend(image.pixels.iter().map(|&level| f32::from(level)));
     Ok(())

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::delimited::{Delimited, Dialect, column};
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use super::input::Input;
 use super::json::JsonReader;
 use super::leaf::{ShardSink, read_shard};
@@ -73,7 +73,7 @@ pub fn import(
     source.dropped("neutral tweets", tweets.neutral);
     let mut texts = tweets.spool.finish()?;
     if texts.ids.is_empty() {
-        return Err(ImportError::file(&paths[0], Problem::Nothing("no tweets")));
+        return Err(ImportError::file(&paths[0], ImportProblem::Nothing("no tweets")));
     }
     let roster = target.roster(&texts.counts, &mut source)?;
     let occurring = occurring_words(&mut texts, &roster, options.lowercase)?;
@@ -113,7 +113,11 @@ impl Tweets {
         while file.next()? {
             if file.len() != 6 {
                 let got = file.len() as u64;
-                return Err(file.error(Problem::Count { what: "columns of Sentiment140", expected: 6, got }));
+                return Err(file.error(ImportProblem::Count {
+                    what: "columns of Sentiment140",
+                    expected: 6,
+                    got,
+                }));
             }
             self.push(&file, 4, 0, 5)?;
         }
@@ -152,7 +156,9 @@ impl Tweets {
                 self.neutral += 1;
                 return Ok(());
             }
-            other => return Err(file.error(Problem::Polarity(String::from_utf8_lossy(other).into_owned()))),
+            other => {
+                return Err(file.error(ImportProblem::Polarity(String::from_utf8_lossy(other).into_owned())));
+            }
         };
         self.spool.text(&decode(file.field(device)), &decode(file.field(text)), class)
     }
@@ -187,7 +193,11 @@ impl ShardSink for LeafTweets<'_> {
             if field == 5 { json.string(&mut text) } else { json.skip() }
         })?;
         if field < 5 {
-            return Err(json.error(Problem::Count { what: "fields of a tweet", expected: 6, got: field }));
+            return Err(json.error(ImportProblem::Count {
+                what: "fields of a tweet",
+                expected: 6,
+                got: field,
+            }));
         }
         self.texts.push(text);
         Ok(())
@@ -196,7 +206,7 @@ impl ShardSink for LeafTweets<'_> {
     fn label(&mut self, json: &mut JsonReader) -> Result<u32, ImportError> {
         match json.label()? {
             class @ (0 | 1) => Ok(class),
-            other => Err(json.error(Problem::Polarity(other.to_string()))),
+            other => Err(json.error(ImportProblem::Polarity(other.to_string()))),
         }
     }
 

@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::error::{FilePosition, ImportError, Problem};
+use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
@@ -57,7 +57,7 @@ pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportErro
     let bytes = Input::read_all(path, LONGEST)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        ImportError::at(path, FilePosition::Byte(valid as u64), Problem::Utf8)
+        ImportError::at(path, FilePosition::Byte(valid as u64), ImportProblem::Utf8)
     })?;
     let plays =
         plays(&text).map_err(|(line, problem)| ImportError::at(path, FilePosition::Line(line), problem))?;
@@ -66,7 +66,7 @@ pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportErro
     source.option("window", WINDOW);
     let devices = devices(&plays, &mut source);
     if devices.is_empty() {
-        let problem = Problem::Nothing(
+        let problem = ImportProblem::Nothing(
             "no plays as the 1994 World Library edition prints them (newer postings have another layout)",
         );
         return Err(ImportError::file(path, problem));
@@ -114,7 +114,7 @@ impl<'t> Play<'t> {
 }
 
 /// Returns the plays with more than one role; or the line, from 1, of a play without a title.
-fn plays(text: &str) -> Result<Vec<Play<'_>>, (u64, Problem)> {
+fn plays(text: &str) -> Result<Vec<Play<'_>>, (u64, ImportProblem)> {
     let lines: Vec<&str> = text.lines().skip(1).collect();
     let marks: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].contains(MARK)).take(2).collect();
     let start = marks.get(1).map_or(0, |second| second.saturating_sub(5));
@@ -122,8 +122,10 @@ fn plays(text: &str) -> Result<Vec<Play<'_>>, (u64, Problem)> {
     let mut speaker = None;
     for (i, &line) in lines.iter().enumerate().take(LAST_LINE + 1).skip(start) {
         if line.contains(MARK) {
-            let title = title_above(&lines[start..i])
-                .ok_or((i as u64 + 2, Problem::Missing { what: "the title above", name: MARK.to_owned() }))?;
+            let title = title_above(&lines[start..i]).ok_or((
+                i as u64 + 2,
+                ImportProblem::Missing { what: "the title above", name: MARK.to_owned() },
+            ))?;
             plays.push(Play { title, ..Play::default() });
             speaker = None;
         } else if let Some(play) = plays.last_mut() {

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use deltafl::data::Split;
 
 /// Rows with a device and a label each. The rows of an import have one width, except texts.
@@ -183,7 +183,7 @@ impl SortedRows {
             let start = bytes.len();
             bytes.resize(start + run.bytes as usize, 0);
             read_at(&mut self.file, run.offset, &mut bytes[start..])
-                .map_err(|source| ImportError::file(&self.folder, Problem::Io(source)))?;
+                .map_err(|source| ImportError::file(&self.folder, ImportProblem::Io(source)))?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::delimited::{Delimited, column};
 use super::encoding::{
     FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet, is_number,
 };
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
@@ -82,7 +82,7 @@ pub fn import(
         }
     }
     if rows.spool.rows() == 0 {
-        return Err(ImportError::file(path, Problem::Nothing("no examples")));
+        return Err(ImportError::file(path, ImportProblem::Nothing("no examples")));
     }
     let mut source = Provenance::new(if dialect == Dialect::Tsv { "tsv" } else { "csv" });
     source.file(path);
@@ -155,7 +155,7 @@ fn read_features(
 fn owner<'f>(file: &'f Delimited, places: &ColumnIndices) -> Result<(&'f str, Option<Split>), ImportError> {
     let id = places.device.map_or(Ok("all"), |device| file.text(device))?;
     if id.trim().is_empty() {
-        return Err(file.error(Problem::UnnamedDevice));
+        return Err(file.error(ImportProblem::UnnamedDevice));
     }
     let split = match places.split {
         None => None,
@@ -209,56 +209,56 @@ pub(crate) fn is_index(header: &[String], columns: &TableColumns) -> bool {
     })
 }
 
-fn number(text: &str, column: &str) -> Result<f32, Problem> {
+fn number(text: &str, column: &str) -> Result<f32, ImportProblem> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
-        return Err(Problem::MissingValue { column: column.to_owned() });
+        return Err(ImportProblem::MissingValue { column: column.to_owned() });
     }
-    let word = || Problem::Word { text: trimmed.to_owned(), column: column.to_owned() };
+    let word = || ImportProblem::Word { text: trimmed.to_owned(), column: column.to_owned() };
     trimmed.parse().map_err(|_| word())
 }
 
 /// Parses a real target.
-pub(crate) fn value(text: &str) -> Result<f32, Problem> {
-    let value: f32 = text.trim().parse().map_err(|_| Problem::Number(text.trim().to_owned()))?;
+pub(crate) fn value(text: &str) -> Result<f32, ImportProblem> {
+    let value: f32 = text.trim().parse().map_err(|_| ImportProblem::Number(text.trim().to_owned()))?;
     finite(value)
 }
 
 /// Returns a real target if it is finite.
-pub(crate) fn finite(value: f32) -> Result<f32, Problem> {
-    if value.is_finite() { Ok(value) } else { Err(Problem::Value) }
+pub(crate) fn finite(value: f32) -> Result<f32, ImportProblem> {
+    if value.is_finite() { Ok(value) } else { Err(ImportProblem::Value) }
 }
 
 /// Parses a class; `3.0` is one, as data frames write them.
-pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, Problem> {
+pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, ImportProblem> {
     let text = text.trim();
     let whole = text.strip_suffix(".0").unwrap_or(text);
-    let label: u32 = whole.parse().map_err(|_| Problem::Label(text.to_owned()))?;
+    let label: u32 = whole.parse().map_err(|_| ImportProblem::Label(text.to_owned()))?;
     class(label, classes)
 }
 
 /// Parses the split of an example.
-pub(crate) fn parse_split(text: &str) -> Result<Split, Problem> {
+pub(crate) fn parse_split(text: &str) -> Result<Split, ImportProblem> {
     match text.trim().to_lowercase().as_str() {
         "train" | "training" => Ok(Split::Train),
         "test" | "testing" => Ok(Split::Test),
         "validation" | "valid" | "val" | "dev" => Ok(Split::Validation),
-        _ => Err(Problem::Split(text.trim().to_owned())),
+        _ => Err(ImportProblem::Split(text.trim().to_owned())),
     }
 }
 
 /// Returns the label if it is below the requested number of classes and below the limit.
-pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, Problem> {
+pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, ImportProblem> {
     match label as usize {
         0..MOST_CLASSES => in_range(label, classes),
-        _ => Err(Problem::Label(label.to_string())),
+        _ => Err(ImportProblem::Label(label.to_string())),
     }
 }
 
 /// Returns the label if it is below the requested number of classes.
-pub(crate) fn in_range(label: u32, classes: Option<usize>) -> Result<u32, Problem> {
+pub(crate) fn in_range(label: u32, classes: Option<usize>) -> Result<u32, ImportProblem> {
     match classes {
-        Some(classes) if label as usize >= classes => Err(Problem::LabelRange { label, classes }),
+        Some(classes) if label as usize >= classes => Err(ImportProblem::LabelRange { label, classes }),
         _ => Ok(label),
     }
 }

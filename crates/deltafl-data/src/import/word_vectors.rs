@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use super::error::{ImportError, Problem};
+use super::error::{ImportError, ImportProblem};
 use super::input::Input;
 use deltafl::data::WordVectors;
 
@@ -27,9 +27,11 @@ impl Vocabulary {
         let (mut words, mut values, mut index) = (vec![String::new()], Vec::new(), HashMap::new());
         let (mut dim, mut buffer) = (None, Vec::new());
         while let Some(line) = input.line(&mut buffer)? {
-            let line = std::str::from_utf8(line).map_err(|_| input.error(Problem::Utf8))?;
+            let line = std::str::from_utf8(line).map_err(|_| input.error(ImportProblem::Utf8))?;
             let Some((word, numbers)) = line.split_once(' ') else {
-                return Err(input.error(Problem::Missing { what: "the vector of", name: line.to_owned() }));
+                return Err(
+                    input.error(ImportProblem::Missing { what: "the vector of", name: line.to_owned() })
+                );
             };
             let width = || numbers.split(' ').count();
             let dim = *dim.get_or_insert_with(|| {
@@ -41,7 +43,7 @@ impl Vocabulary {
                 continue;
             }
             if width() != dim {
-                return Err(input.error(Problem::Dim { expected: dim, got: width() }));
+                return Err(input.error(ImportProblem::Dim { expected: dim, got: width() }));
             }
             for number in numbers.split(' ') {
                 values.push(finite(number).map_err(|problem| input.error(problem))?);
@@ -50,7 +52,7 @@ impl Vocabulary {
             words.push(word.to_owned());
         }
         let Some(dim) = dim else {
-            return Err(ImportError::file(path, Problem::Nothing("no word vectors")));
+            return Err(ImportError::file(path, ImportProblem::Nothing("no word vectors")));
         };
         Ok(Self { words, vectors: WordVectors { dim, values: values.into() }, index })
     }
@@ -67,9 +69,9 @@ impl Vocabulary {
     }
 }
 
-fn finite(text: &str) -> Result<f32, Problem> {
-    let number: f32 = text.parse().map_err(|_| Problem::Number(text.to_owned()))?;
-    if number.is_finite() { Ok(number) } else { Err(Problem::NonFinite) }
+fn finite(text: &str) -> Result<f32, ImportProblem> {
+    let number: f32 = text.parse().map_err(|_| ImportProblem::Number(text.to_owned()))?;
+    if number.is_finite() { Ok(number) } else { Err(ImportProblem::NonFinite) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use deltafl_wire::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster, sessio
 use deltafl_wire::{BlobId, MAX_QUERIES, array, malformed, proto};
 use tonic::transport::Channel;
 
-use super::{Memory, SessionError};
+use super::{ConnectionCache, SessionError};
 use crate::Device;
 use crate::cache::Verified;
 
@@ -19,7 +19,7 @@ use crate::cache::Verified;
 /// newer roster may be known.
 pub(super) async fn verified(
     device: &mut Device,
-    memory: &mut Memory,
+    memory: &mut ConnectionCache,
     client: &mut FederationClient<Channel>,
     wire: Option<proto::Roster>,
 ) -> Result<Arc<Verified>, SessionError> {

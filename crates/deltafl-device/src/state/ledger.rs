@@ -99,7 +99,7 @@ pub(crate) enum Claim {
 
 /// The reason for which a device does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Answered {
+pub(crate) enum AnswerRefused {
     #[error("this device has answered in run {newest}, and answers in run {run} no more")]
     OldRun { run: u64, newest: u64 },
     #[error(
@@ -209,7 +209,7 @@ impl Ledger {
         key: &LedgerKey,
         served: ServedTrack,
         claims: &[Claim],
-    ) -> Result<Result<(), Answered>, StateError> {
+    ) -> Result<Result<(), AnswerRefused>, StateError> {
         let authority = cut(&blake3::hash(&key.authority));
         let book = self.books.get(&authority).cloned().unwrap_or_default();
         let new = match book.with(key, served, claims) {
@@ -217,7 +217,8 @@ impl Ledger {
             Err(answered) => return Ok(Err(answered)),
         };
         let Some(answers) = new.rounds.get(&key.round) else { return Ok(Ok(())) };
-        let mut notes = vec![Note::Answered { authority, run: key.run, round: key.round, answers: *answers }];
+        let mut notes =
+            vec![Note::AnswerRefused { authority, run: key.run, round: key.round, answers: *answers }];
         if new.run != book.run {
             notes.insert(0, Note::Open { authority, run: new.run, round: new.open });
         }
@@ -234,7 +235,9 @@ impl Ledger {
     /// Applies a note. This is idempotent.
     fn take(&mut self, note: Note) {
         let (authority, run) = match note {
-            Note::Answered { authority, run, .. } | Note::Open { authority, run, .. } => (authority, run),
+            Note::AnswerRefused { authority, run, .. } | Note::Open { authority, run, .. } => {
+                (authority, run)
+            }
         };
         let book = self.books.entry(authority).or_default();
         if run > book.run {
@@ -244,7 +247,7 @@ impl Ledger {
             return;
         }
         match note {
-            Note::Answered { round, answers, .. } => {
+            Note::AnswerRefused { round, answers, .. } => {
                 book.rounds.insert(round, answers);
                 let open = round.saturating_sub(OPEN_ROUNDS);
                 book.open = book.open.max(open);
@@ -280,10 +283,10 @@ impl Ledger {
 
 impl Book {
     /// Returns the book after these claims.
-    fn with(&self, key: &LedgerKey, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
+    fn with(&self, key: &LedgerKey, served: ServedTrack, claims: &[Claim]) -> Result<Self, AnswerRefused> {
         let LedgerKey { run, round, rounds_between: between, .. } = *key;
         if run < self.run {
-            return Err(Answered::OldRun { run, newest: self.run });
+            return Err(AnswerRefused::OldRun { run, newest: self.run });
         }
         let mut book = self.clone();
         if run > self.run {
@@ -293,11 +296,11 @@ impl Book {
             book = Self { run, open, rounds: BTreeMap::new() };
         }
         if round < book.open {
-            return Err(Answered::Closed { round, open: book.open });
+            return Err(AnswerRefused::Closed { round, open: book.open });
         }
         let near = round.saturating_sub(between)..=round.saturating_add(between);
         if let Some((&answered, _)) = book.rounds.range(near).find(|(other, _)| **other != round) {
-            return Err(Answered::TooSoon { answered, between });
+            return Err(AnswerRefused::TooSoon { answered, between });
         }
         let answers = match book.rounds.get(&round) {
             Some(answers) => *answers,
@@ -314,7 +317,7 @@ impl Book {
     /// Returns the notes that describe this book.
     fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
         let run = self.run;
-        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::Answered {
+        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::AnswerRefused {
             authority,
             run,
             round,
@@ -326,25 +329,25 @@ impl Book {
 
 impl RoundAnswers {
     /// Returns the answers after these claims.
-    fn with(mut self, round: u64, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
+    fn with(mut self, round: u64, served: ServedTrack, claims: &[Claim]) -> Result<Self, AnswerRefused> {
         if (self.divided_among, self.track) != (served.divided_among, served.track) {
-            return Err(Answered::OtherTrack(round));
+            return Err(AnswerRefused::OtherTrack(round));
         }
         if let Some(params) = served.params.as_ref().map(cut)
             && !claims.is_empty()
             && *self.params.get_or_insert(params) != params
         {
-            return Err(Answered::OtherParams(round));
+            return Err(AnswerRefused::OtherParams(round));
         }
         for claim in claims {
             match claim {
                 Claim::Losses if self.updated || self.search_steps == SEARCH_STEPS => {
-                    return Err(Answered::Losses(round));
+                    return Err(AnswerRefused::Losses(round));
                 }
                 Claim::Losses => self.search_steps += 1,
-                Claim::Update if self.updated => return Err(Answered::Update(round)),
+                Claim::Update if self.updated => return Err(AnswerRefused::Update(round)),
                 Claim::Update => self.updated = true,
-                Claim::Evaluation if self.evaluated => return Err(Answered::Evaluation(round)),
+                Claim::Evaluation if self.evaluated => return Err(AnswerRefused::Evaluation(round)),
                 Claim::Evaluation => self.evaluated = true,
             }
         }
@@ -376,7 +379,7 @@ mod tests {
         ServedTrack { divided_among: 1, track: 0, params: Some(blake3::hash(&[w])) }
     }
 
-    fn claimed(ledger: &mut Ledger, round: u64, w: u8, claims: &[Claim]) -> Result<(), Answered> {
+    fn claimed(ledger: &mut Ledger, round: u64, w: u8, claims: &[Claim]) -> Result<(), AnswerRefused> {
         ledger.claim(&key(0, round), at(w), claims).unwrap()
     }
 
@@ -387,10 +390,10 @@ mod tests {
         let mut ledger = Ledger::open(&path).unwrap();
         assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()));
         assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()), "the second step of the search");
-        assert_eq!(claimed(&mut ledger, 0, 2, &[Losses]), Err(Answered::OtherParams(0)));
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Losses]), Err(AnswerRefused::OtherParams(0)));
         drop(ledger);
         let mut ledger = Ledger::open(&path).unwrap();
-        assert_eq!(claimed(&mut ledger, 0, 2, &[Update]), Err(Answered::OtherParams(0)));
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Update]), Err(AnswerRefused::OtherParams(0)));
         assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
         drop(ledger);
         let mut ledger = Ledger::open(&path).unwrap();
@@ -405,8 +408,8 @@ mod tests {
     fn one_question_about_held_out_examples_is_answered_in_a_round() {
         let mut ledger = Ledger::default();
         assert_eq!(claimed(&mut ledger, 0, 1, &[Evaluation]), Ok(()));
-        assert_eq!(claimed(&mut ledger, 0, 1, &[Evaluation]), Err(Answered::Evaluation(0)));
-        assert_eq!(claimed(&mut ledger, 0, 2, &[Evaluation]), Err(Answered::OtherParams(0)));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Evaluation]), Err(AnswerRefused::Evaluation(0)));
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Evaluation]), Err(AnswerRefused::OtherParams(0)));
         assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
         assert_eq!(claimed(&mut ledger, 1, 1, &[Evaluation]), Ok(()));
     }
@@ -417,7 +420,7 @@ mod tests {
         for _ in 0..SEARCH_STEPS {
             assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()));
         }
-        assert_eq!(claimed(&mut ledger, 0, 1, &[Update, Losses]), Err(Answered::Losses(0)));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Update, Losses]), Err(AnswerRefused::Losses(0)));
         assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
     }
 
@@ -427,8 +430,12 @@ mod tests {
         let of = |divided_among, track| ServedTrack { divided_among, track, ..at(1) };
         let mut asked = |round, served| ledger.claim(&key(0, round), served, &[Losses]).unwrap();
         assert_eq!(asked(0, of(3, 1)), Ok(()));
-        assert_eq!(asked(0, of(3, 2)), Err(Answered::OtherTrack(0)));
-        assert_eq!(asked(0, of(2, 1)), Err(Answered::OtherTrack(0)), "nor is it drawn again among others");
+        assert_eq!(asked(0, of(3, 2)), Err(AnswerRefused::OtherTrack(0)));
+        assert_eq!(
+            asked(0, of(2, 1)),
+            Err(AnswerRefused::OtherTrack(0)),
+            "nor is it drawn again among others"
+        );
         assert_eq!(asked(1, of(3, 2)), Ok(()));
         assert_eq!((ledger.track(&key(0, 0)), ledger.track(&key(0, 2))), (Some(1), None));
         // A question without a query for its track still fixes the track.
@@ -449,12 +456,12 @@ mod tests {
         drop(ledger);
         let mut ledger = Ledger::open(&path).unwrap();
         for run in [0, 1] {
-            assert_eq!(asked(&mut ledger, key(run, 9)), Err(Answered::OldRun { run, newest: 2 }));
+            assert_eq!(asked(&mut ledger, key(run, 9)), Err(AnswerRefused::OldRun { run, newest: 2 }));
         }
-        assert_eq!(asked(&mut ledger, key(2, 5)), Err(Answered::Update(5)));
+        assert_eq!(asked(&mut ledger, key(2, 5)), Err(AnswerRefused::Update(5)));
         let other = LedgerKey { authority: [8; 32], ..key(0, 5) };
         assert_eq!(asked(&mut ledger, other), Ok(()));
-        assert_eq!(asked(&mut ledger, other), Err(Answered::Update(5)));
+        assert_eq!(asked(&mut ledger, other), Err(AnswerRefused::Update(5)));
     }
 
     #[test]
@@ -466,11 +473,15 @@ mod tests {
         };
         assert_eq!(asked(0, 10), Ok(()));
         for round in [7, 8, 11, 13] {
-            assert_eq!(asked(0, round), Err(Answered::TooSoon { answered: 10, between: 3 }), "{round}");
+            assert_eq!(asked(0, round), Err(AnswerRefused::TooSoon { answered: 10, between: 3 }), "{round}");
         }
         assert_eq!(asked(0, 14), Ok(()));
         assert_eq!(asked(0, 6), Ok(()), "a server that was restored asks an earlier round");
-        assert_eq!(asked(1, 2), Err(Answered::Closed { round: 2, open: 3 }), "a new run is no way around it");
+        assert_eq!(
+            asked(1, 2),
+            Err(AnswerRefused::Closed { round: 2, open: 3 }),
+            "a new run is no way around it"
+        );
         assert_eq!(asked(1, 3), Ok(()));
     }
 
@@ -485,9 +496,9 @@ mod tests {
         }
         let open = 19_999 - OPEN_ROUNDS;
         for round in [0, open - 1] {
-            assert_eq!(claimed(&mut ledger, round, 2, &[Update]), Err(Answered::Closed { round, open }));
+            assert_eq!(claimed(&mut ledger, round, 2, &[Update]), Err(AnswerRefused::Closed { round, open }));
         }
-        assert_eq!(claimed(&mut ledger, open, 1, &[Update]), Err(Answered::Update(open)));
+        assert_eq!(claimed(&mut ledger, open, 1, &[Update]), Err(AnswerRefused::Update(open)));
         assert_eq!(claimed(&mut ledger, 20_000, 1, &[Update]), Ok(()));
         ledger.path = Some(path.clone());
         ledger.rewrite().unwrap();
@@ -519,7 +530,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
         let mut ledger = Ledger::open(&path).unwrap();
-        assert_eq!(claimed(&mut ledger, 1, 1, &[Update]), Err(Answered::Update(1)));
+        assert_eq!(claimed(&mut ledger, 1, 1, &[Update]), Err(AnswerRefused::Update(1)));
         assert_eq!(
             claimed(&mut ledger, 2, 1, &[Update]),
             Ok(()),

@@ -78,7 +78,7 @@ impl fmt::Debug for Digest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Event {
+pub enum TranscriptEvent {
     /// A roster newer than all previous ones.
     Roster {
         /// Its version.
@@ -159,7 +159,7 @@ struct Line {
     /// Seconds since 1970, by the device's clock.
     at: u64,
     #[serde(flatten)]
-    event: Event,
+    event: TranscriptEvent,
 }
 
 /// An append-only log. Without a file it stores only the hash of its last line.
@@ -211,7 +211,7 @@ impl Transcript {
     }
 
     /// Returns the events of a log and the hash of its last line. The file is not changed.
-    pub fn read(path: &Path) -> Result<(Digest, Vec<Event>), TranscriptError> {
+    pub fn read(path: &Path) -> Result<(Digest, Vec<TranscriptEvent>), TranscriptError> {
         let text = std::fs::read(path).map_err(io_error(path))?;
         let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         parse(path, &text[..whole])
@@ -223,7 +223,7 @@ impl Transcript {
     }
 
     /// Appends an event. It is on disk when this returns.
-    pub(super) fn append(&mut self, event: Event) -> Result<(), TranscriptError> {
+    pub(super) fn append(&mut self, event: TranscriptEvent) -> Result<(), TranscriptError> {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let line = Line { previous: self.head, at, event };
         let mut text = serde_json::to_vec(&line).expect("text and numbers serialise to JSON");
@@ -237,7 +237,7 @@ impl Transcript {
     }
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<(Digest, Vec<Event>), TranscriptError> {
+fn parse(path: &Path, text: &[u8]) -> Result<(Digest, Vec<TranscriptEvent>), TranscriptError> {
     let mut head = Digest::default();
     let mut events = Vec::new();
     for (number, text) in (1..).zip(text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())) {
@@ -271,7 +271,7 @@ pub struct Conflict {
 /// Returns the records that differ between two devices or within one device, and the number of
 /// subjects that both recorded. An honest server causes no conflict, because all devices of a round
 /// receive the same messages.
-pub fn conflicts(one: &[Event], other: &[Event]) -> (usize, Vec<Conflict>) {
+pub fn conflicts(one: &[TranscriptEvent], other: &[TranscriptEvent]) -> (usize, Vec<Conflict>) {
     let (mut found, mut common) = (Vec::new(), 0);
     let mut seen: BTreeMap<String, (String, bool)> = BTreeMap::new();
     for (events, first) in [(one, true), (other, false)] {
@@ -291,23 +291,23 @@ pub fn conflicts(one: &[Event], other: &[Event]) -> (usize, Vec<Conflict>) {
 }
 
 /// Returns the subjects of an event and their values, which must be the same for all devices.
-fn claims(event: &Event) -> Vec<(String, String)> {
+fn claims(event: &TranscriptEvent) -> Vec<(String, String)> {
     let of_set = |(devices, digest): &(usize, Digest)| format!("{devices} devices, {digest}");
     let of_slot =
         |(session, setup): &(String, u64), slot| format!("sum {slot} of set-up {setup} of {session}");
     match event {
-        Event::Roster { version, hash } | Event::RosterRefused { version, hash, .. } => {
+        TranscriptEvent::Roster { version, hash } | TranscriptEvent::RosterRefused { version, hash, .. } => {
             vec![(format!("roster {version}"), hash.to_string())]
         }
-        Event::Joined { setup: (session, setup), roster, cohort, params } => {
+        TranscriptEvent::Joined { setup: (session, setup), roster, cohort, params } => {
             let shown = format!("roster {roster}, cohort of {cohort}, {params}");
             vec![(format!("set-up {setup} of {session}"), shown)]
         }
-        Event::Drawn { setup: (session, setup), members, drawn, left_out } => {
+        TranscriptEvent::Drawn { setup: (session, setup), members, drawn, left_out } => {
             let shown = format!("{}, {left_out} of {drawn} left out", of_set(members));
             vec![(format!("the members of set-up {setup} of {session}"), shown)]
         }
-        Event::Asked { setup, slot, round: (seed, round), question, trained, active } => {
+        TranscriptEvent::Asked { setup, slot, round: (seed, round), question, trained, active } => {
             let sum = of_slot(setup, slot);
             let mut claims = vec![
                 (format!("the question of {sum}"), question.to_string()),
@@ -319,10 +319,10 @@ fn claims(event: &Event) -> Vec<(String, String)> {
             }
             claims
         }
-        Event::Survivors { setup, slot, survivors } => {
+        TranscriptEvent::Survivors { setup, slot, survivors } => {
             vec![(format!("the survivors of {}", of_slot(setup, slot)), of_set(survivors))]
         }
-        Event::Refused { .. } => Vec::new(),
+        TranscriptEvent::Refused { .. } => Vec::new(),
     }
 }
 
@@ -330,12 +330,16 @@ fn claims(event: &Event) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    fn survivors(slot: u32, digest: u8) -> Event {
-        Event::Survivors { setup: ("aa".to_owned(), 3), slot, survivors: (40, Digest([digest; 32])) }
+    fn survivors(slot: u32, digest: u8) -> TranscriptEvent {
+        TranscriptEvent::Survivors {
+            setup: ("aa".to_owned(), 3),
+            slot,
+            survivors: (40, Digest([digest; 32])),
+        }
     }
 
-    fn asked(round: u64, params: u8, question: u8) -> Event {
-        Event::Asked {
+    fn asked(round: u64, params: u8, question: u8) -> TranscriptEvent {
+        TranscriptEvent::Asked {
             setup: ("aa".to_owned(), round),
             slot: 0,
             round: (1, round),
@@ -392,7 +396,7 @@ mod tests {
 
     #[test]
     fn two_views_of_the_survivors_the_question_the_parameters_or_the_roster_show() {
-        let roster = |hash| Event::Roster { version: 4, hash: Digest([hash; 32]) };
+        let roster = |hash| TranscriptEvent::Roster { version: 4, hash: Digest([hash; 32]) };
         for (one, other, about) in [
             (survivors(0, 1), survivors(0, 2), "the survivors of"),
             (asked(1, 5, 6), asked(1, 5, 7), "the question of"),

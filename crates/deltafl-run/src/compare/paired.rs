@@ -30,9 +30,9 @@ pub struct Comparison {
     /// The name of the measure, for example `test error` or `train loss`.
     pub measure: String,
     /// The mean over devices.
-    pub mean: Difference,
+    pub mean: PairedDifference,
     /// The 90th percentile over devices.
-    pub p90: Difference,
+    pub p90: PairedDifference,
     /// Devices that only one of the two evaluated.
     pub unpaired: usize,
     /// The devices that both evaluated.
@@ -56,7 +56,7 @@ pub struct Side {
 
 /// A statistic of both models.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct PairedDifference {
     /// The value of the first model.
     pub before: f64,
     /// The value of the second model.
@@ -256,7 +256,7 @@ fn differences(
     after: &Values<'_>,
     split: Split,
     bootstrap: Bootstrap,
-) -> [Difference; 2] {
+) -> [PairedDifference; 2] {
     let everyone: Vec<usize> = (0..before.devices.len()).collect();
     let (first, second) = (before.statistics(&everyone, split), after.statistics(&everyone, split));
     let mut changes = [Vec::new(), Vec::new()];
@@ -267,7 +267,7 @@ fn differences(
         let (a, b) = (before.statistics(&drawn, split), after.statistics(&drawn, split));
         (0..2).for_each(|s| changes[s].push(b[s] - a[s]));
     }
-    [0, 1].map(|s| Difference {
+    [0, 1].map(|s| PairedDifference {
         before: first[s],
         after: second[s],
         change: second[s] - first[s],

@@ -1,4 +1,4 @@
-//! TensorBoard's event files: TFRecord frames around `Event` messages.
+//! TensorBoard's event files: TFRecord frames around `TensorBoardEvent` messages.
 //!
 //! ```text
 //! record = length: u64 · masked CRC of length: u32 · data · masked CRC of data: u32     (little-endian)
@@ -9,9 +9,9 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-/// An event of a run: the part of TensorBoard's `Event` that scalars need.
+/// An event of a run: the part of TensorBoard's `TensorBoardEvent` that scalars need.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Event {
+pub(super) struct TensorBoardEvent {
     /// Wall time in seconds.
     #[prost(double, tag = "1")]
     pub(super) wall_time: f64,
@@ -40,7 +40,7 @@ pub(super) struct Scalar {
     pub(super) simple_value: f32,
 }
 
-impl Event {
+impl TensorBoardEvent {
     /// Returns the first event of every file.
     pub(super) fn version() -> Self {
         Self { file_version: Some("brain.Event:2".to_owned()), ..Self::default() }
@@ -48,7 +48,7 @@ impl Event {
 }
 
 /// Writes one record.
-pub(super) fn write_record(out: &mut impl Write, event: &Event) -> io::Result<()> {
+pub(super) fn write_record(out: &mut impl Write, event: &TensorBoardEvent) -> io::Result<()> {
     let data = event.encode_to_vec();
     let length = (data.len() as u64).to_le_bytes();
     out.write_all(&length)?;
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_record_is_framed_as_in_tensorflow() {
         let mut record = Vec::new();
-        write_record(&mut record, &Event::version()).unwrap();
+        write_record(&mut record, &TensorBoardEvent::version()).unwrap();
         // Field 3 has thirteen bytes. Wall time and step are zero and therefore omitted.
         assert_eq!(record[12..14], [0x1a, 13]);
         assert_eq!(&record[14..27], b"brain.Event:2");

@@ -13,7 +13,7 @@ use deltafl::superquantile::Conformity;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 
 use super::ExportError;
-use super::event::{Event, Scalar, Scalars, write_record};
+use super::event::{Scalar, Scalars, TensorBoardEvent, write_record};
 use crate::error::FileError;
 use crate::report::tracks::{TrackInfo, tracks};
 
@@ -73,7 +73,7 @@ fn of_evaluations(
     tracks: &[TrackInfo],
     files: &[&EvaluationFile],
     lines: &[&RoundLine],
-    events: &mut [Vec<Event>],
+    events: &mut [Vec<TensorBoardEvent>],
 ) -> Result<Clock, ExportError> {
     let clock = Clock::new(lines);
     for file in files {
@@ -102,7 +102,7 @@ fn of_evaluations(
 }
 
 /// Returns the event of a recorded round.
-fn of_round(line: &RoundLine, time: f64) -> Event {
+fn of_round(line: &RoundLine, time: f64) -> TensorBoardEvent {
     let record = &line.record;
     let mut values = vec![
         scalar("round/tail", record.tail as f64),
@@ -116,20 +116,20 @@ fn of_round(line: &RoundLine, time: f64) -> Event {
     event(record.round + 1, time, values)
 }
 
-fn event(round: u64, wall_time: f64, values: Vec<Scalar>) -> Event {
-    Event { wall_time, step: round as i64, file_version: None, summary: Some(Scalars { values }) }
+fn event(round: u64, wall_time: f64, values: Vec<Scalar>) -> TensorBoardEvent {
+    TensorBoardEvent { wall_time, step: round as i64, file_version: None, summary: Some(Scalars { values }) }
 }
 
 fn scalar(tag: &str, value: f64) -> Scalar {
     Scalar { tag: tag.to_owned(), simple_value: value as f32 }
 }
 
-fn write_events(folder: &Path, events: &[Event]) -> Result<PathBuf, ExportError> {
+fn write_events(folder: &Path, events: &[TensorBoardEvent]) -> Result<PathBuf, ExportError> {
     let path = folder.join("events.out.tfevents.0000000000.deltafl");
     let written = || -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
         let mut file = BufWriter::new(File::create(&path)?);
-        write_record(&mut file, &Event::version())?;
+        write_record(&mut file, &TensorBoardEvent::version())?;
         for event in events {
             write_record(&mut file, event)?;
         }

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The time of a round and of an evaluation of an experiment on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct RunPace {
     /// The time of a round.
     pub round: Duration,
     /// The time of an evaluation.
@@ -51,7 +51,7 @@ pub struct Left {
     pub evaluations: u64,
 }
 
-impl Pace {
+impl RunPace {
     /// Trains a few rounds of the run in `folder` and discards them. Returns `None` if `stop` is
     /// set meanwhile.
     ///
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn rounds_and_evaluations_add_up() {
         let (round, evaluation) = (Duration::from_millis(20), Duration::from_millis(200));
-        let pace = Pace { round, evaluation, side_by_side: false };
+        let pace = RunPace { round, evaluation, side_by_side: false };
         assert_eq!(pace.time(Left { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
     }
 

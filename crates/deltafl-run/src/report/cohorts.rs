@@ -10,7 +10,7 @@ use deltafl::evaluation::{self, CohortEvaluation, MeasureHistogram};
 use deltafl::task::Task;
 use deltafl_data::run_folder::RoundLine;
 
-use super::measure::Measure;
+use super::measure::ReportMeasure;
 use super::results::{Distribution, Evaluated, FiguresBetween, Measured};
 
 /// Returns the cohort evaluations. Returns `None` if no version was evaluated for every seed.
@@ -84,10 +84,12 @@ fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
 }
 
 /// Converts a measure of an evaluation to a measure of a report.
-fn measure(measure: evaluation::Measure, task: Task) -> Option<Measure> {
+fn measure(measure: evaluation::Measure, task: Task) -> Option<ReportMeasure> {
     match measure {
-        evaluation::Measure::Loss => Some(Measure::loss(Split::Test, task)),
-        evaluation::Measure::Metric(metric) => Measure::metrics(Split::Test, task).find(|m| m.is(metric)),
+        evaluation::Measure::Loss => Some(ReportMeasure::loss(Split::Test, task)),
+        evaluation::Measure::Metric(metric) => {
+            ReportMeasure::metrics(Split::Test, task).find(|m| m.is(metric))
+        }
     }
 }
 
@@ -97,7 +99,7 @@ fn frame(
     version: u64,
     tracks: usize,
     place: usize,
-    measure: Measure,
+    measure: ReportMeasure,
 ) -> Option<Vec<Distribution>> {
     let of_track = |track: usize| {
         let mut distribution = Distribution::default();
@@ -111,7 +113,7 @@ fn frame(
 
 impl Distribution {
     /// Adds the histogram of a seed's cohort.
-    fn take(&mut self, measure: Measure, histogram: &MeasureHistogram) -> Option<()> {
+    fn take(&mut self, measure: ReportMeasure, histogram: &MeasureHistogram) -> Option<()> {
         let (lower, upper) = histogram.ends();
         let middles: Vec<f64> =
             lower.iter().zip(&upper).map(|(&lower, &upper)| middle(lower, upper)).collect();

@@ -35,14 +35,14 @@ enum Layout {
     /// Charts below each other.
     Stack(Vec<Chart>),
     /// Rows of charts with titles.
-    Grid(Vec<combined::Row>),
+    ChartGrid(Vec<combined::FigureRow>),
 }
 
 impl Layout {
     fn drawn(&self) -> Result<(String, Vec<u8>), DrawingError> {
         match self {
             Self::Stack(charts) => both(&draw::Stack(charts)),
-            Self::Grid(rows) => both(&draw::Grid(rows)),
+            Self::ChartGrid(rows) => both(&draw::ChartGrid(rows)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use deltafl::metrics::OverSeeds;
 
-use super::measure::{Measure, TAIL};
+use super::measure::{ReportMeasure, TAIL};
 use super::results::{Distribution, Measured, RunResults};
 use crate::text_table;
 
@@ -27,7 +27,7 @@ struct Price {
 }
 
 impl Price {
-    fn of(measure: Measure, baseline: f64) -> Self {
+    fn of(measure: ReportMeasure, baseline: f64) -> Self {
         let cost = measure.cost(baseline);
         if measure.percent() {
             Self { most: cost + 0.01, words: "one point" }
@@ -71,7 +71,7 @@ struct Words {
 }
 
 impl Words {
-    fn of(measure: Measure) -> Self {
+    fn of(measure: ReportMeasure) -> Self {
         let tail = measure.tail();
         if measure.lower_is_better() {
             Self {

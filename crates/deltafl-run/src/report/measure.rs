@@ -10,7 +10,7 @@ use crate::text_table;
 
 /// A measure of the devices of a split.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Measure {
+pub(super) struct ReportMeasure {
     split: Split,
     kind: Kind,
 }
@@ -23,7 +23,7 @@ enum Kind {
     Loss(Task),
 }
 
-impl Measure {
+impl ReportMeasure {
     /// Returns the metrics of the task for a split, the primary one first.
     pub(super) fn metrics(split: Split, task: Task) -> impl Iterator<Item = Self> {
         let metrics = task.metrics().iter().enumerate();
@@ -93,7 +93,7 @@ impl Measure {
     /// Computes mean and percentiles over pairs of value and number of examples.
     ///
     /// The percentile τ is the value that τ per cent of the devices reach or improve on. If greater
-    /// values are better, this is the percentile 100 − τ, and [`Measure::ordinal`] returns that
+    /// values are better, this is the percentile 100 − τ, and [`ReportMeasure::ordinal`] returns that
     /// name. The tail therefore has the same index in both cases.
     pub(super) fn figures_of(self, devices: impl Iterator<Item = (f64, u64)>) -> Option<Figures> {
         let costs = devices.map(|(value, examples)| (self.cost(value), examples));
@@ -225,8 +225,8 @@ mod tests {
 
     const REGRESSION: Task = Task::Regression(RegressionLoss::Squared);
 
-    fn named(task: Task, key: &str) -> Measure {
-        Measure::metrics(Split::Test, task).find(|measure| measure.key() == key).unwrap()
+    fn named(task: Task, key: &str) -> ReportMeasure {
+        ReportMeasure::metrics(Split::Test, task).find(|measure| measure.key() == key).unwrap()
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
             ("test error (%)", 2, 100.0)
         );
         assert_eq!(error.caption(), "Error in % over the test devices, every device alike");
-        let loss = Measure::train_loss(Task::Classes);
+        let loss = ReportMeasure::train_loss(Task::Classes);
         assert_eq!((loss.key().as_str(), loss.axis().as_str()), ("train_loss", "train loss (nats)"));
         let perplexity = named(Task::NextSymbol, "test_perplexity");
         assert_eq!(perplexity.caption(), "Perplexity over the test devices, every device alike");
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn the_losses_of_two_tasks_are_two_measures() {
         let huber = Task::Regression(RegressionLoss::Huber(1.0));
-        assert_ne!(Measure::train_loss(REGRESSION), Measure::train_loss(huber));
+        assert_ne!(ReportMeasure::train_loss(REGRESSION), ReportMeasure::train_loss(huber));
         assert_eq!(named(REGRESSION, "test_rmse"), named(huber, "test_rmse"));
     }
 }

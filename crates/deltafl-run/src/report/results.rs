@@ -16,7 +16,7 @@ use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
 
 use super::cohorts;
-use super::measure::Measure;
+use super::measure::ReportMeasure;
 use super::tracks::{TrackInfo, baseline, tracks};
 use crate::error::FolderError;
 
@@ -92,7 +92,7 @@ pub(super) struct Evaluated {
 
 /// A measure of the devices of a split over the frames.
 pub(super) struct Measured {
-    pub(super) measure: Measure,
+    pub(super) measure: ReportMeasure,
     /// The devices. Empty if they sent only sums.
     pub(super) devices: Arc<[EvaluatedDevice]>,
     /// The number of devices of which these are a sample.
@@ -266,7 +266,7 @@ impl RunResults {
     }
 
     /// Returns the results for a measure.
-    pub(super) fn of_measure(&self, measure: Measure) -> Option<&Measured> {
+    pub(super) fn of_measure(&self, measure: ReportMeasure) -> Option<&Measured> {
         self.measured.iter().find(|measured| measured.measure == measure)
     }
 
@@ -356,12 +356,12 @@ fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> Result<Vec<Meas
 }
 
 /// Returns the measures of the devices of a split.
-fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<Measure> {
-    let metrics = || Measure::metrics(evaluation.split, evaluation.task);
+fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<ReportMeasure> {
+    let metrics = || ReportMeasure::metrics(evaluation.split, evaluation.task);
     match evaluation.split {
         Split::Test => metrics().collect(),
-        Split::Train if tested => vec![Measure::train_loss(evaluation.task)],
-        Split::Train => metrics().chain([Measure::train_loss(evaluation.task)]).collect(),
+        Split::Train if tested => vec![ReportMeasure::train_loss(evaluation.task)],
+        Split::Train => metrics().chain([ReportMeasure::train_loss(evaluation.task)]).collect(),
         Split::Validation => Vec::new(),
     }
 }
@@ -369,7 +369,7 @@ fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<Measure> {
 /// Adds a measure of one seed to its frame `f`.
 fn take(
     all: &mut Vec<Measured>,
-    measure: Measure,
+    measure: ReportMeasure,
     f: usize,
     thetas: &[Conformity],
     evaluation: &SplitEvaluation,
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn all_metrics_are_read_for_test_devices_and_the_loss_for_train_devices() {
         let keys = |evaluation: &SplitEvaluation, tested| -> Vec<String> {
-            measures(evaluation, tested).into_iter().map(Measure::key).collect()
+            measures(evaluation, tested).into_iter().map(ReportMeasure::key).collect()
         };
         let (train, test) = (evaluation(Split::Train, [1.0, 2.0]), evaluation(Split::Test, [3.0, 5.0]));
         assert_eq!(keys(&test, true), ["test_rmse", "test_mae", "test_r_squared"]);

@@ -6,19 +6,19 @@
 
 use deltafl::metrics::Figures;
 
-use super::figures::bins::Bins;
+use super::figures::bins::HistogramBins;
 use super::measure::TAIL;
 use super::results::{Distribution, Measured};
 
 /// The values of the devices under one model, averaged over seeds.
-pub(super) struct Spread {
+pub(super) struct DeviceSpread {
     /// A value per device, and its contribution to the height of its bar.
     devices: Vec<(f64, f64)>,
     /// Mean and percentiles of these values, with the weights of the bars.
     pub(super) figures: Figures,
 }
 
-impl Spread {
+impl DeviceSpread {
     /// Creates the distribution of a track in a frame.
     pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
         if measured.devices.is_empty() {
@@ -54,7 +54,7 @@ impl Spread {
     }
 
     /// Returns the height of each bar: devices, or their share of the examples in per cent.
-    pub(super) fn heights(&self, bins: &Bins) -> Vec<f64> {
+    pub(super) fn heights(&self, bins: &HistogramBins) -> Vec<f64> {
         bins.heights(self.devices.iter().copied())
     }
 
@@ -67,17 +67,17 @@ impl Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::measure::Measure;
+    use crate::report::measure::ReportMeasure;
     use deltafl::data::Split;
     use deltafl::exchange::EvaluatedDevice;
     use deltafl::task::Task;
 
-    fn test_error() -> Measure {
-        Measure::metrics(Split::Test, Task::Classes).next().unwrap()
+    fn test_error() -> ReportMeasure {
+        ReportMeasure::metrics(Split::Test, Task::Classes).next().unwrap()
     }
 
     /// Returns two devices with 1 and 3 examples, for two seeds.
-    fn measured(measure: Measure) -> Measured {
+    fn measured(measure: ReportMeasure) -> Measured {
         let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
         let figures = Figures::unweighted(&[0.0]).unwrap();
         let distribution = Distribution {
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_device_is_averaged_over_seeds_before_it_is_counted() {
-        let spread = Spread::new(&measured(test_error()), 0, 0);
-        let bins = Bins { from: 0.0, step: 0.25, count: 4, open: [false; 2] };
+        let spread = DeviceSpread::new(&measured(test_error()), 0, 0);
+        let bins = HistogramBins { from: 0.0, step: 0.25, count: 4, open: [false; 2] };
         // Pooled seeds would show bars at 0, 0.5 and 1.
         assert_eq!(spread.heights(&bins), [0.0, 0.0, 2.0, 0.0]);
         assert!((spread.tail() - 0.5).abs() < 1e-12);
@@ -104,11 +104,11 @@ mod tests {
 
     #[test]
     fn train_devices_have_the_same_weights_in_bars_and_percentiles() {
-        let mut measured = measured(Measure::train_loss(Task::Classes));
+        let mut measured = measured(ReportMeasure::train_loss(Task::Classes));
         measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
-        let spread = Spread::new(&measured, 0, 0);
+        let spread = DeviceSpread::new(&measured, 0, 0);
         assert_eq!(
-            spread.heights(&Bins { from: 0.0, step: 1.0, count: 4, open: [false; 2] }),
+            spread.heights(&HistogramBins { from: 0.0, step: 1.0, count: 4, open: [false; 2] }),
             [75.0, 0.0, 0.0, 25.0]
         );
         assert!((spread.figures.mean - 1.125).abs() < 1e-12);

@@ -9,7 +9,7 @@ use std::io;
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
 use deltafl_data::run_folder::ClassFigures;
 
-use super::measure::{Measure, TAIL};
+use super::measure::{ReportMeasure, TAIL};
 use super::results::RunResults;
 use crate::text_table::number;
 
@@ -19,7 +19,7 @@ const COMPARED: usize = PERCENTILES.len() + 1;
 /// A table: a measure, a row per track.
 pub(super) struct Table {
     pub(super) caption: String,
-    pub(super) measure: Measure,
+    pub(super) measure: ReportMeasure,
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Row>,
     /// The number of decimals of every cell.
@@ -120,8 +120,8 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
 }
 
 /// Returns the measures of some runs in order of first occurrence, with losses last.
-pub(super) fn measures<'a>(runs: impl Iterator<Item = &'a RunResults>) -> Vec<Measure> {
-    let mut measures: Vec<Measure> = Vec::new();
+pub(super) fn measures<'a>(runs: impl Iterator<Item = &'a RunResults>) -> Vec<ReportMeasure> {
+    let mut measures: Vec<ReportMeasure> = Vec::new();
     for measured in runs.flat_map(|run| &run.measured) {
         if !measures.contains(&measured.measure) {
             measures.push(measured.measure);
@@ -131,7 +131,7 @@ pub(super) fn measures<'a>(runs: impl Iterator<Item = &'a RunResults>) -> Vec<Me
     measures
 }
 
-fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
+fn table(group: &[&RunResults], measure: ReportMeasure) -> Option<Table> {
     let mut rows = Vec::new();
     let mut objectives = Vec::new();
     let mut errors = Vec::new();
@@ -201,7 +201,7 @@ fn by_class(run: &RunResults, several: bool) -> Option<Table> {
 }
 
 /// Returns a note if the devices are a sample, with the largest standard errors over the rows.
-fn sampled(errors: &[SampleError], measure: Measure, decimals: usize) -> String {
+fn sampled(errors: &[SampleError], measure: ReportMeasure, decimals: usize) -> String {
     let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of)
     else {
         return String::new();
@@ -385,7 +385,7 @@ mod tests {
     use deltafl::task::{RegressionLoss, Task};
 
     fn table() -> Table {
-        let measure = Measure::metrics(Split::Test, Task::Classes).next().unwrap();
+        let measure = ReportMeasure::metrics(Split::Test, Task::Classes).next().unwrap();
         let row = |label: &str, mean: f64| Row {
             label: label.to_owned(),
             cells: vec![OverSeeds { mean, std: Some(0.0125) }; COMPARED + 1],
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn the_best_of_a_metric_that_is_better_high_is_the_highest() {
         let task = Task::Regression(RegressionLoss::Squared);
-        let r_squared = Measure::metrics(Split::Test, task).nth(2).unwrap();
+        let r_squared = ReportMeasure::metrics(Split::Test, task).nth(2).unwrap();
         let text = markdown(&[Table { measure: r_squared, ..table() }]);
         assert!(text.contains("| FedAvg | **0.50 ± 0.01** |"), "{text}");
     }

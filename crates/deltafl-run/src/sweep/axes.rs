@@ -24,7 +24,7 @@ pub(crate) const TABLE: &str = "sweep";
 
 /// A key and its values.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct SweepAxis {
     /// The dotted key.
     pub key: String,
     /// The values as TOML.
@@ -33,7 +33,7 @@ pub struct Axis {
 
 /// Returns the axes of a file: lists for keys that take one value, in file order, then those of
 /// `[sweep]`.
-pub(crate) fn of_document(document: &DocumentMut) -> Vec<Axis> {
+pub(crate) fn of_document(document: &DocumentMut) -> Vec<SweepAxis> {
     let mut axes = Vec::new();
     for (name, item) in document.iter().filter(|(name, _)| *name != TABLE) {
         in_experiment(name, item, &mut axes);
@@ -45,7 +45,7 @@ pub(crate) fn of_document(document: &DocumentMut) -> Vec<Axis> {
 }
 
 /// Parses the axis of `--sweep key=a,b,c`. The values are TOML, or else strings.
-pub(crate) fn of_argument(argument: &str) -> Result<Axis, SweepError> {
+pub(crate) fn of_argument(argument: &str) -> Result<SweepAxis, SweepError> {
     let Some((key, values)) = argument.split_once('=').filter(|(_, values)| !values.trim().is_empty()) else {
         return Err(SweepError::Argument { argument: argument.to_owned() });
     };
@@ -53,7 +53,7 @@ pub(crate) fn of_argument(argument: &str) -> Result<Axis, SweepError> {
         Ok(Value::Array(array)) => bare(&array),
         _ => values.split(',').map(|value| value_of(value.trim())).collect(),
     };
-    Ok(Axis { key: key.trim().to_owned(), values })
+    Ok(SweepAxis { key: key.trim().to_owned(), values })
 }
 
 /// Formats a value on one line.
@@ -79,7 +79,7 @@ pub fn to_json(value: &Value) -> serde_json::Value {
     }
 }
 
-fn in_experiment(key: &str, item: &Item, axes: &mut Vec<Axis>) {
+fn in_experiment(key: &str, item: &Item, axes: &mut Vec<SweepAxis>) {
     let below = |name: &str| format!("{key}.{name}");
     match item {
         Item::ArrayOfTables(tables) => {
@@ -88,7 +88,7 @@ fn in_experiment(key: &str, item: &Item, axes: &mut Vec<Axis>) {
             }
         }
         Item::Value(Value::Array(array)) if is_axis(key, array) => {
-            axes.push(Axis { key: key.to_owned(), values: bare(array) });
+            axes.push(SweepAxis { key: key.to_owned(), values: bare(array) });
         }
         Item::Value(Value::Array(array)) => {
             let tables =
@@ -103,20 +103,22 @@ fn in_experiment(key: &str, item: &Item, axes: &mut Vec<Axis>) {
     }
 }
 
-fn in_section(key: &str, table: &dyn TableLike, axes: &mut Vec<Axis>) {
+fn in_section(key: &str, table: &dyn TableLike, axes: &mut Vec<SweepAxis>) {
     table.iter().for_each(|(name, item)| in_experiment(&format!("{key}.{name}"), item, axes));
 }
 
 /// Collects the axes of `[sweep]`, where every list is an axis. TOML parses a dotted key without
 /// quotes as a table.
-fn in_table(key: &str, table: &dyn TableLike, axes: &mut Vec<Axis>) {
+fn in_table(key: &str, table: &dyn TableLike, axes: &mut Vec<SweepAxis>) {
     for (name, item) in table.iter() {
         let key = if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         match (item.as_array(), item.as_table_like()) {
-            (Some(array), _) => axes.push(Axis { key, values: bare(array) }),
+            (Some(array), _) => axes.push(SweepAxis { key, values: bare(array) }),
             (None, Some(table)) => in_table(&key, table, axes),
             // A single value is an axis of length one.
-            (None, None) => axes.push(Axis { key, values: item.as_value().into_iter().cloned().collect() }),
+            (None, None) => {
+                axes.push(SweepAxis { key, values: item.as_value().into_iter().cloned().collect() });
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use deltafl_data::run_folder;
 
 use super::SweepError;
-use super::points::{Point, Sweep};
+use super::points::{Sweep, SweepPoint};
 use crate::error::{FileError, create_folder};
 
 /// The folder of a sweep.
@@ -140,7 +140,7 @@ impl SweepFolder {
     /// # Errors
     ///
     /// Fails if the run folder cannot be read, or if it contains another experiment.
-    pub fn standing(&self, point: &Point) -> Result<Standing, SweepError> {
+    pub fn standing(&self, point: &SweepPoint) -> Result<Standing, SweepError> {
         standing(&self.point(&point.address), &point.address)
     }
 }

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use super::SweepError;
 use super::folder::{Standing, SweepFolder};
-use super::points::{Point, SEEDS, Sweep};
+use super::points::{SEEDS, Sweep, SweepPoint};
 use crate::report::tracks::tracks;
 use crate::text_table;
 
@@ -65,7 +65,7 @@ struct TrackResults {
 pub fn results<'a>(
     folder: &SweepFolder,
     sweep: &Sweep,
-    points: impl Iterator<Item = &'a Point>,
+    points: impl Iterator<Item = &'a SweepPoint>,
 ) -> Result<Vec<PointResults>, SweepError> {
     points.map(|point| of_points(folder, sweep, &[point])).collect()
 }
@@ -76,9 +76,10 @@ pub fn results<'a>(
 ///
 /// Fails if the run folder of a point cannot be used.
 pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>, SweepError> {
-    let mut groups: Vec<Vec<&Point>> = Vec::new();
+    let mut groups: Vec<Vec<&SweepPoint>> = Vec::new();
     for point in &sweep.points {
-        let same = |group: &&mut Vec<&Point>| without_seeds(sweep, group[0]) == without_seeds(sweep, point);
+        let same =
+            |group: &&mut Vec<&SweepPoint>| without_seeds(sweep, group[0]) == without_seeds(sweep, point);
         match groups.iter_mut().find(same) {
             Some(group) => group.push(point),
             None => groups.push(vec![point]),
@@ -88,14 +89,18 @@ pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>
 }
 
 /// Returns the values of all axes except the seeds.
-fn without_seeds<'a>(sweep: &'a Sweep, point: &'a Point) -> Vec<&'a str> {
+fn without_seeds<'a>(sweep: &'a Sweep, point: &'a SweepPoint) -> Vec<&'a str> {
     let values = sweep.axes.iter().zip(&point.values);
     values.filter(|(axis, _)| axis.key != SEEDS).map(|(_, value)| value.as_str()).collect()
 }
 
-fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<PointResults, SweepError> {
+fn of_points(
+    folder: &SweepFolder,
+    sweep: &Sweep,
+    points: &[&SweepPoint],
+) -> Result<PointResults, SweepError> {
     let first = points[0];
-    let setting = |(i, axis): (usize, &super::axes::Axis)| {
+    let setting = |(i, axis): (usize, &super::axes::SweepAxis)| {
         (points.len() == 1 || axis.key != SEEDS).then(|| Setting {
             key: axis.key.clone(),
             shown: first.values[i].clone(),
@@ -129,7 +134,7 @@ fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<P
 }
 
 /// Returns the summary of the points that have been evaluated.
-fn summary(folder: &SweepFolder, points: &[&Point]) -> Option<Summary> {
+fn summary(folder: &SweepFolder, points: &[&SweepPoint]) -> Option<Summary> {
     let folders: Vec<PathBuf> = points.iter().map(|point| folder.point(&point.address)).collect();
     let begun: Vec<&Path> =
         folders.iter().map(PathBuf::as_path).filter(|folder| folder.join("devices").is_dir()).collect();

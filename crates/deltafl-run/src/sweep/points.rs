@@ -7,7 +7,7 @@ use deltafl_data::experiment::Experiment;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 use super::SweepError;
-use super::axes::{self, Axis};
+use super::axes::{self, SweepAxis};
 use crate::experiment_file;
 
 /// The key whose points repeat the same experiment.
@@ -18,16 +18,16 @@ pub struct Sweep {
     /// The name of the experiment.
     pub name: String,
     /// The keys that are swept.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<SweepAxis>,
     /// All points. The last axis varies fastest.
-    pub points: Vec<Point>,
+    pub points: Vec<SweepPoint>,
     /// The text of a file that describes the sweep.
     pub text: String,
 }
 
 /// One combination of values.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct SweepPoint {
     /// A value per axis, as text.
     pub values: Vec<String>,
     /// The same values as JSON.
@@ -69,7 +69,7 @@ impl Sweep {
     }
 }
 
-fn check(axes: &[Axis], overrides: &[String]) -> Result<(), SweepError> {
+fn check(axes: &[SweepAxis], overrides: &[String]) -> Result<(), SweepError> {
     for (i, axis) in axes.iter().enumerate() {
         if axis.values.is_empty() {
             return Err(SweepError::EmptyAxis { key: axis.key.clone() });
@@ -90,10 +90,10 @@ fn check(axes: &[Axis], overrides: &[String]) -> Result<(), SweepError> {
 fn points(
     path: &Path,
     document: &DocumentMut,
-    axes: &[Axis],
+    axes: &[SweepAxis],
     overrides: &[String],
-) -> Result<Vec<Point>, SweepError> {
-    let mut points: Vec<Point> = Vec::new();
+) -> Result<Vec<SweepPoint>, SweepError> {
+    let mut points: Vec<SweepPoint> = Vec::new();
     for values in combinations(axes) {
         let mut document = document.clone();
         assign(&mut document, axes.iter().zip(&values).map(|(axis, &value)| (axis, value)))?;
@@ -115,13 +115,13 @@ fn points(
         if let Some(twin) = points.iter().find(|point| point.address == address) {
             return Err(SweepError::SamePoint { first: twin.values.clone(), second: values });
         }
-        points.push(Point { values, typed, experiment, address });
+        points.push(SweepPoint { values, typed, experiment, address });
     }
     Ok(points)
 }
 
 /// Returns every choice of one value per axis. The last axis varies fastest.
-fn combinations(axes: &[Axis]) -> Vec<Vec<&Value>> {
+fn combinations(axes: &[SweepAxis]) -> Vec<Vec<&Value>> {
     let mut chosen: Vec<Vec<&Value>> = vec![Vec::new()];
     for axis in axes {
         let with = |start: &[_], value| [start, &[value]].concat();
@@ -132,7 +132,7 @@ fn combinations(axes: &[Axis]) -> Vec<Vec<&Value>> {
 
 fn assign<'a>(
     document: &mut DocumentMut,
-    values: impl Iterator<Item = (&'a Axis, &'a Value)>,
+    values: impl Iterator<Item = (&'a SweepAxis, &'a Value)>,
 ) -> Result<(), SweepError> {
     for (axis, value) in values {
         experiment_file::set(document.as_table_mut(), &axis.key, value.clone())
@@ -143,7 +143,7 @@ fn assign<'a>(
 
 /// Returns the experiment at its first point, with all axes in the table `[sweep]`. Parsing it
 /// results in the same sweep.
-fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, SweepError> {
+fn described(mut document: DocumentMut, axes: &[SweepAxis]) -> Result<String, SweepError> {
     assign(&mut document, axes.iter().filter_map(|axis| Some((axis, axis.values.first()?))))?;
     let mut table = Table::new();
     for axis in axes {

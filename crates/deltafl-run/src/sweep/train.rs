@@ -14,7 +14,7 @@ use deltafl_data::run_folder;
 
 use super::SweepError;
 use super::folder::{Standing, SweepFolder};
-use super::points::Point;
+use super::points::SweepPoint;
 use crate::backend::Machine;
 use crate::error::{ErrorKind, Explain};
 use crate::listener::{Listener, SeedEvaluation};
@@ -74,7 +74,7 @@ pub struct Tally {
 /// Fails if the progress of a point cannot be read. Points that fail are part of the [`Tally`].
 pub fn train(
     folder: &SweepFolder,
-    points: &[&Point],
+    points: &[&SweepPoint],
     options: &SweepOptions,
     listener: &dyn SweepListener,
 ) -> Result<Tally, SweepError> {
@@ -130,7 +130,7 @@ fn threads_of_jobs(options: &SweepOptions, points: usize) -> Vec<NonZeroUsize> {
 /// The jobs and their shared state.
 struct Crew<'a> {
     folder: &'a SweepFolder,
-    pending: Vec<&'a Point>,
+    pending: Vec<&'a SweepPoint>,
     /// The index of the first point that no job has taken.
     next: AtomicUsize,
     federations: Federations,
@@ -155,7 +155,7 @@ impl Crew<'_> {
 
     fn point(
         &self,
-        point: &Point,
+        point: &SweepPoint,
         threads: NonZeroUsize,
         held: &mut Option<Arc<Federation>>,
     ) -> Result<Ended, SweepError> {
@@ -177,7 +177,7 @@ impl Crew<'_> {
         Ok(session::run_on(experiment, federation, &options)?)
     }
 
-    fn note(&self, point: &Point, ended: Result<Ended, SweepError>) {
+    fn note(&self, point: &SweepPoint, ended: Result<Ended, SweepError>) {
         let name = point.experiment.name();
         let mut tally = self.tally();
         match ended {

@@ -22,7 +22,7 @@ const HELD_OUT: f64 = 0.5;
 
 /// The values of a grid search.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Grid {
+pub(super) struct TuneGrid {
     /// γ₀, ascending.
     pub(super) rates: Vec<f64>,
     /// c, descending. Empty if the rate does not decay, or only after the last round.
@@ -42,7 +42,7 @@ pub struct GridValues {
     pub l2: Vec<f64>,
 }
 
-impl Grid {
+impl TuneGrid {
     /// Creates the grid for an experiment. Unless values are given, λ is tuned only for linear
     /// models, as in the paper.
     pub(super) fn new(experiment: &Experiment, asked: GridValues) -> Result<Self, TuneError> {
@@ -169,25 +169,25 @@ mod tests {
 
     #[test]
     fn the_grid_of_a_linear_model_has_no_decay_and_that_of_a_network_no_penalty() {
-        let linear = Grid::new(&experiment(""), nothing()).unwrap();
+        let linear = TuneGrid::new(&experiment(""), nothing()).unwrap();
         assert_eq!(linear.rates, [0.032, 0.1, 0.32, 1.0, 3.2]);
         assert_eq!((linear.decays.len(), linear.l2.len()), (0, 6));
         let network = experiment("decay = { factor = 0.5, every = 4 }\n").to_toml();
         let network = Experiment::parse(&network.replace("\"linear\"", "\"conv-net\"")).unwrap();
-        let network = Grid::new(&network, nothing()).unwrap();
+        let network = TuneGrid::new(&network, nothing()).unwrap();
         assert_eq!((network.decays.as_slice(), network.l2.len()), (DECAYS.as_slice(), 0));
-        let late = Grid::new(&experiment("decay = { factor = 0.5, every = 9 }\n"), nothing()).unwrap();
+        let late = TuneGrid::new(&experiment("decay = { factor = 0.5, every = 9 }\n"), nothing()).unwrap();
         assert!(late.decays.is_empty(), "a decay after the last round has no effect");
     }
 
     #[test]
     fn values_out_of_range_are_rejected() {
-        let refused = |asked: GridValues| Grid::new(&experiment(""), asked).is_err();
+        let refused = |asked: GridValues| TuneGrid::new(&experiment(""), asked).is_err();
         assert!(refused(GridValues { rates: vec![0.0], ..nothing() }));
         assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "a rate without decay");
         assert!(refused(GridValues { l2: vec![-1.0], ..nothing() }));
         let unsplit = experiment("").with_split(None);
-        assert!(Grid::new(&unsplit, nothing()).is_err());
+        assert!(TuneGrid::new(&unsplit, nothing()).is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::message::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, ServerBody, ServerMessage,
 };
 use crate::params::{RoundId, RoundParams};
-use crate::server::{RoundFailure, ServerConfig, ServerEvent, ServerRound};
+use crate::server::{RoundFailure, ServerRound, ServerRoundConfig, ServerRoundEvent};
 use crate::transcript::Sha256Digest;
 
 /// The smallest cohort with a sparse graph.
@@ -45,7 +45,7 @@ fn committed() -> Committed {
     let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
     let params =
         RoundParams { id: ROUND, suite: MaskSuite::default(), cohort: N, graph, slots: 1, draw: None };
-    let config = ServerConfig {
+    let config = ServerRoundConfig {
         params: params.clone(),
         cohort: (0..N).map(DeviceId).collect(),
         roster: Arc::clone(&roster),
@@ -99,7 +99,7 @@ impl Committed {
         if silent.is_some() {
             self.server.handle_timeout(Duration::from_secs(1));
         }
-        if let Some(ServerEvent::Ended(failure)) = self.server.poll_event() {
+        if let Some(ServerRoundEvent::Ended(failure)) = self.server.poll_event() {
             return Err(failure);
         }
         let mut neighbours = BTreeMap::new();

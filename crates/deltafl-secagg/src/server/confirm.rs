@@ -7,7 +7,7 @@ use prost::bytes::Bytes;
 use super::outcome::{Misbehaviour, PhaseName, RefusedMessage, RoundFailure};
 use super::setup::{KeySetup, expected};
 use super::slot::Idle;
-use super::{Phase, PhaseTransition, RoundContext, ServerEvent};
+use super::{Phase, PhaseTransition, RoundContext, ServerRoundEvent};
 use crate::identity::DeviceId;
 use crate::keys::Deposit;
 use crate::message::DeviceSet;
@@ -65,15 +65,15 @@ impl Confirming {
     pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let disputes = self.disputes();
         let caught = liars(&disputes, self.setup.graph.liars());
-        let mut events: Vec<ServerEvent> = caught
+        let mut events: Vec<ServerRoundEvent> = caught
             .iter()
-            .map(|(&device, &misbehaviour)| ServerEvent::Caught { device, misbehaviour })
+            .map(|(&device, &misbehaviour)| ServerRoundEvent::Caught { device, misbehaviour })
             .collect();
         let mut out: BTreeSet<DeviceId> = caught.keys().copied().collect();
         for &Dispute { owner, holder, .. } in &disputes {
             if !out.contains(&owner) && !out.contains(&holder) {
                 out.extend([owner, holder]);
-                events.push(ServerEvent::Disputed { owner, holder });
+                events.push(ServerRoundEvent::Disputed { owner, holder });
             }
         }
         let here: DeviceSet = self.complaints.keys().copied().filter(|id| !out.contains(id)).collect();

@@ -8,7 +8,7 @@ use prost::bytes::Bytes;
 use super::outcome::{PhaseName, RefusedMessage, RoundFailure};
 use super::setup::{KeySetup, expected};
 use super::unmask::unmask;
-use super::{Phase, PhaseTransition, RoundContext, ServerEvent, SlotSum};
+use super::{Phase, PhaseTransition, RoundContext, ServerRoundEvent, SlotSum};
 use crate::identity::{DeviceId, SIGNATURE_LEN};
 use crate::message::{DeviceSet, SecretKind, ServerBody};
 use crate::params::SlotSpec;
@@ -32,8 +32,8 @@ impl Idle {
         self.next
     }
 
-    pub(super) fn ready(&self) -> ServerEvent {
-        ServerEvent::Ready { slot: self.next, active: self.active.clone() }
+    pub(super) fn ready(&self) -> ServerRoundEvent {
+        ServerRoundEvent::Ready { slot: self.next, active: self.active.clone() }
     }
 
     pub(super) fn open(self, round: &RoundContext, spec: SlotSpec) -> Result<PhaseTransition, RoundFailure> {
@@ -241,7 +241,7 @@ impl Unmasking {
         let number = slot.spec.slot;
         round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
         let mut events = unmask(round, &slot, &survivors, &shares, &mut sum)?;
-        events.push(ServerEvent::Sum(SlotSum { slot: number, sum, survivors }));
+        events.push(ServerRoundEvent::Sum(SlotSum { slot: number, sum, survivors }));
         if number + 1 == round.params.slots {
             return Ok(PhaseTransition { phase: Phase::Over, messages: Vec::new(), events });
         }

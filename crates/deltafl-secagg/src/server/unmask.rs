@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::outcome::{Misbehaviour, RoundFailure};
 use super::slot::Slot;
-use super::{RoundContext, ServerEvent};
+use super::{RoundContext, ServerRoundEvent};
 use crate::identity::DeviceId;
 use crate::keys::{
     Deposit, PairSlot, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
@@ -37,7 +37,7 @@ pub(super) fn unmask(
     survivors: &DeviceSet,
     shares: &Shares,
     sum: &mut RingVector,
-) -> Result<Vec<ServerEvent>, RoundFailure> {
+) -> Result<Vec<ServerRoundEvent>, RoundFailure> {
     let mut recovery = Recovery::new(slot, shares);
     let dropped = slot.active.len() - survivors.len();
     // Allocate the full length at once: a growing vector would leave copies of keys in memory.
@@ -171,7 +171,7 @@ impl<'a> Recovery<'a> {
 
     /// Returns the findings: misbehaving devices, and the two candidates for each remaining false
     /// share.
-    fn lies(&self) -> Vec<ServerEvent> {
+    fn lies(&self) -> Vec<ServerRoundEvent> {
         let mut dealt: BTreeMap<DeviceId, usize> = BTreeMap::new();
         for (owner, _) in self.wrong.iter().filter(|(_, holder)| !self.liars.contains(holder)) {
             *dealt.entry(*owner).or_default() += 1;
@@ -179,7 +179,7 @@ impl<'a> Recovery<'a> {
         let dealers: BTreeSet<DeviceId> =
             dealt.into_iter().filter(|(_, count)| *count > self.most).map(|(owner, _)| owner).collect();
         let caught = |misbehaviour: Misbehaviour| {
-            move |&device: &DeviceId| ServerEvent::Caught { device, misbehaviour }
+            move |&device: &DeviceId| ServerRoundEvent::Caught { device, misbehaviour }
         };
         let disputed = self.wrong.iter().filter(|(owner, holder)| {
             !self.liars.contains(holder) && !self.liars.contains(owner) && !dealers.contains(owner)
@@ -188,7 +188,7 @@ impl<'a> Recovery<'a> {
             .iter()
             .map(caught(Misbehaviour::FalseShares))
             .chain(dealers.iter().map(caught(Misbehaviour::DealtShares)))
-            .chain(disputed.map(|&(owner, holder)| ServerEvent::Disputed { owner, holder }))
+            .chain(disputed.map(|&(owner, holder)| ServerRoundEvent::Disputed { owner, holder }))
             .collect()
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         (0..N).map(|owner| (DeviceId(owner), of(owner))).collect()
     }
 
-    fn recover(shares: &Shares) -> Result<Vec<ServerEvent>, RoundFailure> {
+    fn recover(shares: &Shares) -> Result<Vec<ServerRoundEvent>, RoundFailure> {
         let mut recovery = Recovery::with(shares, THRESHOLD, 1, Challenge::new(&[3; 32]));
         for owner in 0..N {
             assert_eq!(*recovery.secret(DeviceId(owner))?, [owner as u8; 32]);
@@ -227,8 +227,8 @@ mod tests {
         Ok(recovery.lies())
     }
 
-    fn caught(device: u32, misbehaviour: Misbehaviour) -> ServerEvent {
-        ServerEvent::Caught { device: DeviceId(device), misbehaviour }
+    fn caught(device: u32, misbehaviour: Misbehaviour) -> ServerRoundEvent {
+        ServerRoundEvent::Caught { device: DeviceId(device), misbehaviour }
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             Ok(vec![caught(4, Misbehaviour::FalseShares), caught(7, Misbehaviour::DealtShares)])
         );
         let single = shares(|owner, holder| owner == 7 && holder == 0);
-        let disputed = ServerEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) };
+        let disputed = ServerRoundEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) };
         assert_eq!(recover(&single), Ok(vec![disputed]));
     }
 

@@ -15,7 +15,7 @@ use super::Authority;
 
 /// Devices of one federation, by number.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct FleetIdentities {
     /// The devices.
     pub devices: Vec<DeviceIdentity>,
 }
@@ -46,7 +46,7 @@ impl Drop for RosterEntry {
     }
 }
 
-impl Fleet {
+impl FleetIdentities {
     /// Issues `count` devices numbered from `first`, named `device-00000` and so on.
     pub fn issue(authority: &Authority, first: u32, count: u32, days: u32) -> Result<Self, IdentityError> {
         let issue = |number: u32| {

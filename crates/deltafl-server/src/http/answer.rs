@@ -10,7 +10,7 @@ use crate::store::StoreError;
 /// The reason for which a request failed. Internal errors are logged and not sent.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum HttpError {
     /// The path, federation or version does not exist.
     NotFound,
     /// The request is invalid, with the reason.
@@ -25,7 +25,7 @@ pub enum Problem {
     Internal,
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let (status, reason) = match self {
             Self::NotFound => (StatusCode::NOT_FOUND, "there is nothing here"),
@@ -39,7 +39,7 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for HttpError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NoFederation { .. } => Self::NotFound,

@@ -11,15 +11,16 @@ use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
 use deltafl_wire::identity::{DeviceRequest, Fingerprint, Token, from_bytes_hex, to_pem};
 
-use super::{HttpState, Problem};
+use super::{HttpError, HttpState};
 
 use crate::store::NewDevice;
 
 /// The error if the authority's keys are not on this server.
-const NOT_HERE: Problem = Problem::Forbidden("devices do not enrol here: ask whoever keeps the authority");
+const NOT_HERE: HttpError =
+    HttpError::Forbidden("devices do not enrol here: ask whoever keeps the authority");
 
 /// Returns the authority's certificate. A device compares it with the fingerprint in its token.
-pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<impl IntoResponse, HttpError> {
     let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
     let pem = to_pem(&[enrolment.authority.certificate()]);
     Ok(([(header::CONTENT_TYPE, "application/x-pem-file")], pem))
@@ -28,19 +29,19 @@ pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<imp
 pub(super) async fn enrol(
     State(state): State<Arc<HttpState>>,
     request: Result<Json<EnrolRequest>, JsonRejection>,
-) -> Result<Json<EnrolAnswer>, Problem> {
+) -> Result<Json<EnrolAnswer>, HttpError> {
     let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
-    let Json(request) = request.map_err(|_| Problem::Bad("invalid enrolment request"))?;
-    let token: Token = request.token.parse().map_err(|_| Problem::Bad("invalid token"))?;
-    let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("invalid TLS key"))?;
+    let Json(request) = request.map_err(|_| HttpError::Bad("invalid enrolment request"))?;
+    let token: Token = request.token.parse().map_err(|_| HttpError::Bad("invalid token"))?;
+    let tls_key = from_bytes_hex(&request.tls_key).ok_or(HttpError::Bad("invalid TLS key"))?;
     if KeyRoster::new().add(DeviceId(0), &request.signing_key).is_err() {
-        return Err(Problem::Bad("invalid Ed25519 key"));
+        return Err(HttpError::Bad("invalid Ed25519 key"));
     }
     let asked = DeviceRequest { name: request.name, tls_key, signing_key: request.signing_key };
     let mut certified = enrolment
         .authority
         .certify(&asked, 0, enrolment.days)
-        .map_err(|_| Problem::Bad("these keys cannot be certified"))?;
+        .map_err(|_| HttpError::Bad("these keys cannot be certified"))?;
     let device = NewDevice {
         name: asked.name,
         number: None,

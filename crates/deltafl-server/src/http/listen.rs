@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use super::rate::Rate;
-use super::{Client, HttpState, LONGEST_BODY, Problem, router};
+use super::rate::RateLimiter;
+use super::{Client, HttpError, HttpState, LONGEST_BODY, router};
 use crate::authority::Peer;
 use crate::refusal::Refusal;
 
@@ -50,7 +50,7 @@ impl Default for HttpLimits {
 struct Connections {
     router: Router,
     tls: Option<TlsAcceptor>,
-    rate: Rate,
+    rate: RateLimiter,
     patience: Duration,
     state: Arc<HttpState>,
     closing: watch::Receiver<bool>,
@@ -61,7 +61,7 @@ impl Connections {
         if let Some(refusals) = self.state.refusals.get() {
             refusals.count(refusal);
         }
-        ([(header::CONNECTION, "close")], Problem::Bad(why)).into_response()
+        ([(header::CONNECTION, "close")], HttpError::Bad(why)).into_response()
     }
 }
 
@@ -79,7 +79,7 @@ pub async fn serve(
         router: router(Arc::clone(&state)),
         state,
         tls: tls.map(TlsAcceptor::from),
-        rate: Rate::new(limits.per_second, limits.burst),
+        rate: RateLimiter::new(limits.per_second, limits.burst),
         patience: limits.patience,
         closing,
     });
@@ -162,7 +162,7 @@ async fn answer(
     client: Client,
 ) -> Response {
     if !connections.rate.allows(address.ip(), Instant::now()) {
-        return Problem::TooMany.into_response();
+        return HttpError::TooMany.into_response();
     }
     let (head, body) = request.into_parts();
     // A slow or endless body occupies its connection no longer than a head does.

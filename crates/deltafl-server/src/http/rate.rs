@@ -11,7 +11,7 @@ const REMEMBERED: usize = 10_000;
 
 /// The token buckets by address.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(super) struct RateLimiter {
     per_second: f64,
     burst: f64,
     buckets: Mutex<HashMap<IpAddr, Bucket>>,
@@ -23,7 +23,7 @@ struct Bucket {
     at: Instant,
 }
 
-impl Rate {
+impl RateLimiter {
     pub(super) fn new(per_second: f64, burst: f64) -> Self {
         Self { per_second, burst, buckets: Mutex::default() }
     }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_address_gets_its_burst_and_then_its_rate() {
-        let rate = Rate::new(2.0, 3.0);
+        let rate = RateLimiter::new(2.0, 3.0);
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let start = Instant::now();
         let allowed = |address, ms| rate.allows(address, start + Duration::from_millis(ms));

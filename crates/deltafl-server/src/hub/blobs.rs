@@ -9,7 +9,7 @@ use deltafl_wire::BlobId;
 
 /// Blobs by hash. There are few, so a linear search is faster than a hash map.
 #[derive(Debug, Default)]
-pub(crate) struct Blobs(Mutex<Shelves>);
+pub(crate) struct ServedBlobs(Mutex<Shelves>);
 
 #[derive(Debug, Default)]
 struct Shelves {
@@ -23,7 +23,7 @@ struct Shelves {
     generation: u64,
 }
 
-impl Blobs {
+impl ServedBlobs {
     /// Replaces the roster.
     pub(crate) fn keep_roster(&self, bytes: Bytes) -> BlobId {
         let id = BlobId::for_bytes(&bytes);
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn parameters_are_found_under_their_own_hash_for_one_round() {
         let (first, second) = (Params::from(vec![1.5, -2.0]), Params::from(vec![3.0]));
-        let blobs = Blobs::default();
+        let blobs = ServedBlobs::default();
         blobs.keep_params([&first, &first.clone()].into_iter());
         let bytes = blobs.find(&first.hash()).unwrap();
         assert_eq!(blake3::hash(&bytes), first.hash());
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn the_newest_parameters_are_found_whatever_is_asked_and_give_way_to_newer_ones() {
         let (first, second) = (Params::from(vec![1.5, -2.0]), Params::from(vec![3.0]));
-        let blobs = Blobs::default();
+        let blobs = ServedBlobs::default();
         blobs.keep_newest([&first, &first].into_iter());
         let (generation, newest) = blobs.newest();
         assert_eq!(

@@ -11,8 +11,8 @@ use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
 
 use super::{
-    Address, ConnectedDevice, ConnectedDevices, Event, HELLO_WINDOW, Hellos, Hub, Known, Limits, MAX_HELLOS,
-    OUTBOX, Outbound, Outgoing, Progress, SharedSession, What,
+    ActiveRoster, Address, ConnectedDevice, ConnectedDevices, DeviceEvent, HELLO_WINDOW, Hellos, Hub, Limits,
+    MAX_HELLOS, OUTBOX, Outbound, Outgoing, SessionEvent, SessionProgress, SharedSession,
 };
 use crate::refusal::Refusal;
 
@@ -73,7 +73,7 @@ impl Hub {
             session,
             outbox,
             shared: Arc::clone(&shared),
-            progress: Progress::new(self.limits.ready_allowance(known.id.len)),
+            progress: SessionProgress::new(self.limits.ready_allowance(known.id.len)),
             expected: false,
         };
         if let Some(before) = connected.devices.insert(device, peer) {
@@ -139,7 +139,7 @@ impl Session {
     /// Notifies the round loop of the end of the session if the device was in a round.
     pub(crate) async fn announce_end(self) {
         if self.shared.in_round.load(Ordering::Relaxed) {
-            self.tell(What::Gone).await;
+            self.forward(DeviceEvent::Gone).await;
         }
     }
 
@@ -151,7 +151,7 @@ impl Session {
                 None => Ok(stream.message().await),
             };
             let heard = match message {
-                Ok(Ok(Some(message))) => self.hear(message, &mut incoming).await,
+                Ok(Ok(Some(message))) => self.handle(message, &mut incoming).await,
                 Ok(Ok(None)) => return,
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => Err(refusal),
@@ -161,7 +161,7 @@ impl Session {
             };
             match heard {
                 Ok(None) => {}
-                Ok(Some(what)) => self.tell(what).await,
+                Ok(Some(event)) => self.forward(event).await,
                 Err(refusal) => {
                     self.hub.refusals.count(refusal);
                     return self.shared.close_connection();
@@ -170,7 +170,11 @@ impl Session {
         }
     }
 
-    async fn hear(&self, message: FromDevice, incoming: &mut Incoming) -> Result<Option<What>, Refusal> {
+    async fn handle(
+        &self,
+        message: FromDevice,
+        incoming: &mut Incoming,
+    ) -> Result<Option<DeviceEvent>, Refusal> {
         Ok(match message.body.ok_or(Refusal::Malformed)? {
             from_device::Body::Hello(_) => return Err(Refusal::Malformed),
             from_device::Body::Ready(ready) => {
@@ -180,16 +184,16 @@ impl Session {
             from_device::Body::Decline(_) => {
                 self.set_declined();
                 // The round loop drops events between rounds, and reads none after the last one.
-                self.shared.in_round.load(Ordering::Relaxed).then_some(What::Gone)
+                self.shared.in_round.load(Ordering::Relaxed).then_some(DeviceEvent::Gone)
             }
-            from_device::Body::Losses(losses) => Some(What::Losses(losses)),
+            from_device::Body::Losses(losses) => Some(DeviceEvent::Losses(losses)),
             from_device::Body::Part(part) => self.take_part(part, incoming).await?,
         })
     }
 
     /// Adds a part of a message. Returns the message if the part was the last. A long message must
     /// be awaited and must arrive in time.
-    async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<What>, Refusal> {
+    async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<DeviceEvent>, Refusal> {
         let (limit, total) = (self.hub.longest.load(Ordering::Relaxed).max(SMALL), part.total as usize);
         if total > limit {
             return Err(Refusal::TooLong); // before it waits for room, and others behind it
@@ -210,7 +214,7 @@ impl Session {
             Ok(None) => Ok(None),
             Ok(Some(bytes)) => {
                 incoming.deadline = None;
-                Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
+                Ok(Some(DeviceEvent::Message { bytes, _room: incoming.room.take() }))
             }
             Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
@@ -247,7 +251,7 @@ impl Session {
         self.update(|progress, _| progress.set_declined());
     }
 
-    fn update(&self, change: impl FnOnce(&mut Progress, &Known)) {
+    fn update(&self, change: impl FnOnce(&mut SessionProgress, &ActiveRoster)) {
         let mut connected = self.hub.connected();
         let known = Arc::clone(&connected.known);
         let Some(peer) = connected.peer_mut(self.address) else { return };
@@ -269,9 +273,9 @@ impl Session {
         }
     }
 
-    async fn tell(&self, what: What) {
+    async fn forward(&self, event: DeviceEvent) {
         // The channel is closed when the server shuts down.
-        let _ = self.hub.events.send(Event { from: self.address, what }).await;
+        let _ = self.hub.events.send(SessionEvent { from: self.address, event }).await;
     }
 }
 

@@ -117,7 +117,7 @@ impl SessionMonitor {
 
 /// The progress of a session towards its first round, and the time limit for it.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct SessionProgress {
     state: SessionState,
     since: Instant,
     /// Calls that wait for their turn to fetch the newest params.
@@ -130,7 +130,7 @@ pub(super) struct Progress {
     deadline: Option<Instant>,
 }
 
-impl Progress {
+impl SessionProgress {
     /// Creates the progress of a device with this time limit to become ready.
     pub(super) fn new(allowance: Duration) -> Self {
         let now = Instant::now();
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_time_limit_runs_until_a_device_answers_but_not_in_the_queue_and_not_in_rounds() {
-        let mut progress = Progress::new(LONG);
+        let mut progress = SessionProgress::new(LONG);
         assert!(progress.deadline.is_some());
         progress.queued = 1;
         progress.enter(SessionState::Queued);

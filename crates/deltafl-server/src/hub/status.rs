@@ -10,7 +10,7 @@ const MOST_PHASES: usize = 64;
 /// The purpose of a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Purpose {
+pub enum PhasePurpose {
     /// The key set-up of secure aggregation.
     #[default]
     Keys,
@@ -24,7 +24,7 @@ pub enum Purpose {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// The purpose of the phase.
-    pub purpose: Purpose,
+    pub purpose: PhasePurpose,
     /// The name of the phase.
     pub name: String,
     /// The duration of the phase.
@@ -48,7 +48,7 @@ pub struct Status {
     /// The number of key set-ups so far: one per round and one for each retry.
     pub setups: u64,
     /// The purpose of the current phase.
-    pub purpose: Purpose,
+    pub purpose: PhasePurpose,
     /// The current phase, empty between rounds.
     pub phase: &'static str,
     /// The number of devices asked in it.
@@ -62,13 +62,13 @@ pub struct Status {
 
 impl Status {
     /// Sets the round and the purpose of the next phases. A new round clears the completed phases.
-    pub fn turn_to(&mut self, (seed, round): (u64, u64), purpose: Purpose) {
+    pub fn turn_to(&mut self, (seed, round): (u64, u64), purpose: PhasePurpose) {
         self.rest();
         if (self.seed, self.round) != (seed, round) {
             self.phases.clear();
         }
         (self.seed, self.round, self.purpose) = (seed, round, purpose);
-        self.setups += u64::from(purpose == Purpose::Keys);
+        self.setups += u64::from(purpose == PhasePurpose::Keys);
     }
 
     /// Starts a phase in which this many devices are asked.
@@ -116,16 +116,16 @@ mod tests {
     #[test]
     fn a_round_that_is_begun_anew_keeps_the_phases_of_its_first_attempt_and_the_next_round_none() {
         let mut status = Status::default();
-        status.turn_to((1, 7), Purpose::Keys);
+        status.turn_to((1, 7), PhasePurpose::Keys);
         status.enter("advertise keys", 3);
         status.heard();
         status.fail();
-        status.turn_to((1, 7), Purpose::Keys);
+        status.turn_to((1, 7), PhasePurpose::Keys);
         status.enter("advertise keys", 2);
-        status.turn_to((1, 7), Purpose::Updates);
+        status.turn_to((1, 7), PhasePurpose::Updates);
         let told: Vec<_> = status.phases.iter().map(|p| (p.asked, p.answered, p.failed)).collect();
         assert_eq!((told, status.setups), (vec![(3, 1, true), (2, 0, false)], 2));
-        status.turn_to((1, 8), Purpose::Keys);
+        status.turn_to((1, 8), PhasePurpose::Keys);
         assert!(status.phases.is_empty() && status.phase.is_empty());
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn a_round_that_is_tried_for_ever_does_not_grow() {
         let mut status = Status::default();
         for _ in 0..1000 {
-            status.turn_to((1, 0), Purpose::Keys);
+            status.turn_to((1, 0), PhasePurpose::Keys);
             status.enter("advertise keys", 3);
         }
         assert_eq!(status.phases.len(), MOST_PHASES);

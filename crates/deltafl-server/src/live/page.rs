@@ -16,7 +16,7 @@ use tokio_stream::{Stream, StreamExt as _};
 
 use super::held_out::PublicRound;
 use super::{About, Now, Shown};
-use crate::http::{Access, HttpState, Problem};
+use crate::http::{Access, HttpError, HttpState};
 
 /// The maximum number of concurrent event streams.
 const LISTENERS: usize = 200;
@@ -53,7 +53,7 @@ pub(crate) async fn federations(State(state): State<Arc<HttpState>>) -> Json<Vec
 pub(crate) async fn snapshot(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
-) -> Result<Json<Snapshot>, Problem> {
+) -> Result<Json<Snapshot>, HttpError> {
     known(&state, &federation)?;
     let live = &state.live;
     let public = state.access == Access::Anyone;
@@ -73,7 +73,7 @@ pub(crate) async fn rounds(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
     Query(wanted): Query<From>,
-) -> Result<Json<Vec<PublicRound>>, Problem> {
+) -> Result<Json<Vec<PublicRound>>, HttpError> {
     known(&state, &federation)?;
     let seed = match wanted.seed {
         Some(seed) => seed,
@@ -83,21 +83,21 @@ pub(crate) async fn rounds(
     Ok(Json(rounds.into_iter().map(PublicRound::of).collect()))
 }
 
-async fn first_seed(state: &HttpState) -> Result<u64, Problem> {
+async fn first_seed(state: &HttpState) -> Result<u64, HttpError> {
     let experiment = state.store.federation(&state.federation).await?.experiment;
-    experiment.and_then(|experiment| experiment.seeds().iter().next().copied()).ok_or(Problem::NotFound)
+    experiment.and_then(|experiment| experiment.seeds().iter().next().copied()).ok_or(HttpError::NotFound)
 }
 
 /// Sends the progress of the current round whenever it changes, and newly committed rounds.
 pub(crate) async fn events(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpError> {
     static LISTENING: AtomicUsize = AtomicUsize::new(0);
     known(&state, &federation)?;
     if LISTENING.fetch_add(1, Ordering::Relaxed) >= LISTENERS {
         LISTENING.fetch_sub(1, Ordering::Relaxed);
-        return Err(Problem::TooMany);
+        return Err(HttpError::TooMany);
     }
     let leaving = Leaving(&LISTENING);
     let live = state.live.clone();
@@ -128,6 +128,6 @@ impl Drop for Leaving {
     }
 }
 
-fn known(state: &HttpState, federation: &str) -> Result<(), Problem> {
-    if federation == state.federation.as_str() { Ok(()) } else { Err(Problem::NotFound) }
+fn known(state: &HttpState, federation: &str) -> Result<(), HttpError> {
+    if federation == state.federation.as_str() { Ok(()) } else { Err(HttpError::NotFound) }
 }

@@ -9,7 +9,7 @@ use deltafl_wire::threat::{Adversary, InvalidShare, ThreatAssumptions, ThreatOpt
 use serde::Deserialize;
 
 use crate::Deadlines;
-use crate::engine::{Permille, Rules};
+use crate::exchange::{Permille, Rules};
 use crate::serve::Limits;
 
 /// The configuration of a server. The fields have the names of the flags of `deltafl serve`.

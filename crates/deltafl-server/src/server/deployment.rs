@@ -18,7 +18,7 @@ use super::error::ServerError;
 use super::{ServerEvent, ServerListener};
 use crate::authority::{Authority, ServerIdentity};
 use crate::committer::RunStore;
-use crate::engine::DrawChain;
+use crate::exchange::DrawChain;
 use crate::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use crate::listener::Protection;
 use crate::live::{About, Live};
@@ -155,7 +155,7 @@ impl Deployment {
             enrolment,
             contract: self.contract.as_ref().map(|contract| contract.hash().to_hex().to_string()),
             access: if public { Access::Anyone } else { Access::Devices },
-            answered: http::Answered::default(),
+            answered: http::ResponseCounts::default(),
         });
         let failed = |source| ServerError::Http { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;

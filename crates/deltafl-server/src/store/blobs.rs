@@ -46,12 +46,12 @@ impl fmt::Display for BlobHash {
 
 /// The blob storage. It is opened on first use, so that enrolment alone creates no folder.
 #[derive(Debug)]
-pub(super) struct Blobs {
+pub(super) struct BlobStorage {
     place: String,
     opened: OnceLock<Arc<dyn ObjectStore>>,
 }
 
-impl Blobs {
+impl BlobStorage {
     pub(super) fn new(place: &str) -> Self {
         Self { place: place.to_owned(), opened: OnceLock::new() }
     }

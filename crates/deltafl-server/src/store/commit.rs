@@ -20,7 +20,7 @@ use sqlx::{Any, Row as _, Transaction};
 
 use super::blobs::BlobHash;
 use super::evaluations;
-use super::losses::{self, LossPercentiles, RoundLosses};
+use super::losses::{self, PublishedLosses, RoundLosses};
 use super::retry::patiently;
 use super::{Lease, Store, StoreError};
 use crate::hub::Phase;
@@ -56,7 +56,7 @@ pub struct CommittedRound {
     /// Phases and drop-outs.
     pub timeline: Vec<Phase>,
     /// The distribution of the cohort's losses at w_t, per track, if requested.
-    pub losses: Vec<Option<LossPercentiles>>,
+    pub losses: Vec<Option<PublishedLosses>>,
     /// The time of the commit in milliseconds since 1970.
     pub committed_at: i64,
 }

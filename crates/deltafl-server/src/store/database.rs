@@ -16,12 +16,12 @@ const ACQUIRE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Database {
     pool: AnyPool,
-    dialect: Dialect,
+    dialect: SqlDialect,
 }
 
 /// Database-specific settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum SqlDialect {
     /// The SQLite file.
     Sqlite(PathBuf),
     Postgres,
@@ -36,15 +36,15 @@ impl Database {
         let (dialect, url) = match url.strip_prefix("sqlite:") {
             Some(path) if !path.is_empty() && !path.contains([':', '?']) => {
                 make_folder_of(Path::new(path))?;
-                (Dialect::Sqlite(path.into()), format!("sqlite:{path}?mode=rwc"))
+                (SqlDialect::Sqlite(path.into()), format!("sqlite:{path}?mode=rwc"))
             }
             None if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-                (Dialect::Postgres, url.to_owned())
+                (SqlDialect::Postgres, url.to_owned())
             }
             _ => return Err(refused()),
         };
         let options: AnyConnectOptions = url.parse().map_err(|_| refused())?;
-        let sqlite = dialect != Dialect::Postgres;
+        let sqlite = dialect != SqlDialect::Postgres;
         let pool = AnyPoolOptions::new()
             .max_connections(4)
             .acquire_timeout(ACQUIRE)
@@ -74,7 +74,7 @@ impl Database {
         &self.pool
     }
 
-    pub(super) fn dialect(&self) -> &Dialect {
+    pub(super) fn dialect(&self) -> &SqlDialect {
         &self.dialect
     }
 
@@ -82,16 +82,16 @@ impl Database {
     /// that reads first might not get it later.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(match self.dialect {
-            Dialect::Sqlite(_) => self.pool.begin_with("BEGIN IMMEDIATE").await?,
-            Dialect::Postgres => self.pool.begin().await?,
+            SqlDialect::Sqlite(_) => self.pool.begin_with("BEGIN IMMEDIATE").await?,
+            SqlDialect::Postgres => self.pool.begin().await?,
         })
     }
 
     /// Returns the milliseconds since 1970 of the database clock, which all servers share.
     pub(super) async fn now(&self, transaction: &mut Transaction<'static, Any>) -> Result<i64, StoreError> {
         let sql = match self.dialect {
-            Dialect::Sqlite(_) => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
-            Dialect::Postgres => "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+            SqlDialect::Sqlite(_) => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
+            SqlDialect::Postgres => "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
         };
         Ok(sqlx::query_scalar(sql).fetch_one(&mut **transaction).await?)
     }

@@ -18,7 +18,7 @@ use sqlx::{Any, Row as _, Transaction};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::database::Dialect;
+use super::database::SqlDialect;
 use super::retry::patiently;
 use super::{Store, StoreError};
 
@@ -60,8 +60,8 @@ impl Store {
         holder: &str,
     ) -> Result<Option<Lease>, StoreError> {
         let lock = match self.database().dialect() {
-            Dialect::Postgres => None,
-            Dialect::Sqlite(path) => match lock(path, federation)? {
+            SqlDialect::Postgres => None,
+            SqlDialect::Sqlite(path) => match lock(path, federation)? {
                 Some(file) => Some(Arc::new(file)),
                 None => return Ok(None),
             },

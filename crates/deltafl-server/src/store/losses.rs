@@ -29,14 +29,14 @@ pub struct RoundLosses {
 
 /// The publishable losses of a cohort: percentiles, without bins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossPercentiles {
+pub struct PublishedLosses {
     /// The number of devices.
     pub devices: u64,
     /// Each percentile with its lower and upper bound.
     pub percentiles: Vec<(u8, Bounds)>,
 }
 
-impl LossPercentiles {
+impl PublishedLosses {
     /// Returns the percentiles of a distribution, or `None` if it covers too few devices for
     /// publication.
     pub fn of(distribution: &LossDistribution) -> Option<Self> {
@@ -80,7 +80,7 @@ impl Store {
         federation: &FederationName,
         seed: u64,
         (first, last): (u64, u64),
-    ) -> Result<Vec<(u64, usize, Option<LossPercentiles>)>, StoreError> {
+    ) -> Result<Vec<(u64, usize, Option<PublishedLosses>)>, StoreError> {
         let rows = sqlx::query(
             "SELECT round, track, distribution FROM losses \
              WHERE federation = $1 AND seed = $2 AND round >= $3 AND round <= $4",
@@ -96,7 +96,7 @@ impl Store {
                 let distribution = parse(&row.try_get::<String, _>(2)?)?;
                 let track = usize::try_from(row.try_get::<i64, _>(1)?)
                     .map_err(|_| StoreError::Damaged { what: "losses" })?;
-                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), track, LossPercentiles::of(&distribution)))
+                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), track, PublishedLosses::of(&distribution)))
             })
             .collect()
     }

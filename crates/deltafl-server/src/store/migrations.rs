@@ -2,7 +2,7 @@
 //! instead.
 
 use super::StoreError;
-use super::database::{Database, Dialect};
+use super::database::{Database, SqlDialect};
 
 const MIGRATIONS: [&str; 6] = [
     include_str!("../../migrations/0001_first.sql"),
@@ -17,7 +17,7 @@ const MIGRATIONS: [&str; 6] = [
 pub(super) async fn run(database: &Database) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
     let mut transaction = database.begin().await?;
-    if *database.dialect() == Dialect::Postgres {
+    if *database.dialect() == SqlDialect::Postgres {
         // "deltafl" in ASCII. Any number that no other program locks is suitable.
         sqlx::raw_sql("SELECT pg_advisory_xact_lock(28258973459900012)").execute(&mut *transaction).await?;
     }

@@ -26,12 +26,12 @@ macro_rules! patiently {
 pub(super) use patiently;
 
 /// Delays that double up to one second.
-pub(super) struct Backoff {
+pub(super) struct RetryBackoff {
     until: Instant,
     next: Duration,
 }
 
-impl Backoff {
+impl RetryBackoff {
     pub(super) fn new(patience: Duration) -> Self {
         Self { until: Instant::now() + patience, next: FIRST_PAUSE }
     }
@@ -52,7 +52,7 @@ impl Backoff {
 fn passes(error: &StoreError) -> bool {
     match error {
         StoreError::Database(error) => error.downcast_ref().is_some_and(database_passes),
-        StoreError::Blobs(error) => {
+        StoreError::BlobStorage(error) => {
             matches!(error.downcast_ref(), Some(object_store::Error::Generic { .. }))
         }
         _ => false,
@@ -99,9 +99,9 @@ mod tests {
 
     #[tokio::test]
     async fn patience_ends() {
-        let mut backoff = Backoff::new(Duration::ZERO);
+        let mut backoff = RetryBackoff::new(Duration::ZERO);
         assert!(backoff.pause(sqlx::Error::PoolTimedOut.into()).await.is_err());
-        let mut backoff = Backoff::new(Duration::from_secs(60));
+        let mut backoff = RetryBackoff::new(Duration::from_secs(60));
         assert!(backoff.pause(sqlx::Error::PoolTimedOut.into()).await.is_ok());
         assert!(backoff.pause(StoreError::TokenRefused).await.is_err());
     }

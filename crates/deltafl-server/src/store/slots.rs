@@ -23,7 +23,7 @@ const VERSION: u8 = 1;
 
 /// A question of an uncommitted round.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slot {
+pub struct StoredQuestion {
     /// BLAKE3 of its canonical bytes.
     pub question: blake3::Hash,
     /// S_t, by position on the roster.
@@ -48,7 +48,12 @@ pub struct SlotKey {
 impl Store {
     /// Records that a question is about to be sent. It is stored when this returns. A former leader
     /// is refused.
-    pub async fn keep_asked(&self, fence: &Fence, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+    pub async fn keep_asked(
+        &self,
+        fence: &Fence,
+        key: SlotKey,
+        slot: &StoredQuestion,
+    ) -> Result<(), StoreError> {
         patiently!(self, self.try_keep_asked(fence, key, slot))
     }
 
@@ -64,11 +69,16 @@ impl Store {
         federation: &FederationName,
         seed: u64,
         round: u64,
-    ) -> Result<Vec<Slot>, StoreError> {
+    ) -> Result<Vec<StoredQuestion>, StoreError> {
         patiently!(self, self.try_slots(federation, seed, round))
     }
 
-    async fn try_keep_asked(&self, fence: &Fence, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+    async fn try_keep_asked(
+        &self,
+        fence: &Fence,
+        key: SlotKey,
+        slot: &StoredQuestion,
+    ) -> Result<(), StoreError> {
         let json = |devices: &BTreeSet<u32>| {
             serde_json::to_string(devices).map_err(|_| StoreError::Damaged { what: "question to keep" })
         };
@@ -112,7 +122,7 @@ impl Store {
         federation: &FederationName,
         seed: u64,
         round: u64,
-    ) -> Result<Vec<Slot>, StoreError> {
+    ) -> Result<Vec<StoredQuestion>, StoreError> {
         let rows = sqlx::query(
             "SELECT question, cohort, asked, sums FROM slots \
              WHERE federation = $1 AND seed = $2 AND round = $3 ORDER BY number",
@@ -129,7 +139,7 @@ impl Store {
         Ok(slots)
     }
 
-    async fn slot(&self, row: &AnyRow) -> Result<Slot, StoreError> {
+    async fn slot(&self, row: &AnyRow) -> Result<StoredQuestion, StoreError> {
         let damaged = || StoreError::Damaged { what: "question of a round" };
         let devices = |text: String| serde_json::from_str(&text).map_err(|_| damaged());
         let sums = match row.try_get::<Option<String>, _>(3)? {
@@ -139,7 +149,7 @@ impl Store {
             }
             None => None,
         };
-        Ok(Slot {
+        Ok(StoredQuestion {
             question: blake3::Hash::from_hex(row.try_get::<String, _>(0)?).map_err(|_| damaged())?,
             cohort: devices(row.try_get(1)?)?,
             asked: devices(row.try_get(2)?)?,

@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use deltafl::trainer::Sgd;
 use deltafl::training::State;
-use deltafl_server::listener::{ConnectionLimits, ListenError, Listener, Protection};
+use deltafl_server::listener::{ConnectionLimits, ListenError, Protection, ServerSocket};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Limits, Setup};
 use deltafl_wire::proto::federation_client::FederationClient;
@@ -43,7 +43,7 @@ async fn a_server_that_stops_says_so_to_its_devices() {
 async fn without_certificates_only_this_machine_is_served() {
     let _limit = watchdog::start();
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    let bound = Listener::bind(anywhere, Protection::Loopback, ConnectionLimits::default()).await;
+    let bound = ServerSocket::bind(anywhere, Protection::Loopback, ConnectionLimits::default()).await;
     assert!(matches!(bound.err(), Some(ListenError::NotLoopback(_))));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use deltafl_device::{Server, SessionError, Trust, is_refused_certificate, offer};
+use deltafl_device::{ServerEndpoint, ServerTrust, SessionError, is_refused_certificate, offer};
 use deltafl_server::listener::ConnectionLimits;
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::Setup;
@@ -24,7 +24,7 @@ use super::fleet::TestFederation;
 use super::watchdog;
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.
-async fn certified_hello(server: &Server, device: &str) -> Result<(), SessionError> {
+async fn certified_hello(server: &ServerEndpoint, device: &str) -> Result<(), SessionError> {
     offer(server, device).await.map(|_| ())
 }
 
@@ -36,10 +36,10 @@ async fn certificates_decide_who_gets_in() {
     let host = certified.host(test.setup()).await;
     let address = host.address().to_string();
     let [anna, boris] = [0, 1].map(|k| &certified.fleet.devices[k]);
-    let of = |identity| Server::certified(&address, identity).unwrap();
+    let of = |identity| ServerEndpoint::certified(&address, identity).unwrap();
 
     // Without TLS at all, and with TLS but no certificate that this federation issued.
-    let plain = Server { address: address.clone(), trust: Trust::Loopback };
+    let plain = ServerEndpoint { address: address.clone(), trust: ServerTrust::Loopback };
     assert!(certified_hello(&plain, anna.name().as_str()).await.is_err());
     let other = Certified::new(&test, "elsewhere");
     let foreign = certified_hello(&of(&other.fleet.devices[0]), anna.name().as_str()).await;
@@ -66,7 +66,7 @@ async fn a_certificate_that_has_expired_is_refused() {
     let anna = &certified.fleet.devices[0];
     for (days, refused) in [(29, 0), (31, 1)] {
         let host = certified.host_in(days, test.setup()).await;
-        let server = Server::certified(&host.address().to_string(), anna).unwrap();
+        let server = ServerEndpoint::certified(&host.address().to_string(), anna).unwrap();
         let let_in = certified_hello(&server, anna.name().as_str()).await.is_ok();
         assert_eq!((let_in, host.refused(Refusal::Handshake)), (refused == 0, refused), "after {days} days");
     }
@@ -79,7 +79,7 @@ async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
     let certified = Certified::new(&test, "home");
     let host = certified.host(test.setup()).await;
     let (thief, owner) = (&certified.fleet.devices[0], &certified.fleet.devices[1]);
-    let server = Server::certified(&host.address().to_string(), thief).unwrap();
+    let server = ServerEndpoint::certified(&host.address().to_string(), thief).unwrap();
     let mut client = server.dial().await.unwrap();
     let hello = from_device::Body::Hello(Hello { version: 1, device: thief.name().as_str().to_owned() });
     let greeting = tokio_stream::once(FromDevice { body: Some(hello) }).chain(tokio_stream::pending());
@@ -100,7 +100,7 @@ async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
     let refused = certified_hello(&server, thief.name().as_str()).await.unwrap_err();
     assert!(is_refused_certificate(&refused), "{refused:?}");
     assert_eq!(host.refused(Refusal::Handshake), handshakes + 1);
-    let server = Server::certified(&host.address().to_string(), owner).unwrap();
+    let server = ServerEndpoint::certified(&host.address().to_string(), owner).unwrap();
     certified_hello(&server, owner.name().as_str()).await.unwrap();
 }
 
@@ -139,7 +139,7 @@ async fn a_slow_loris_is_cut_off_within_the_handshake_and_after_it() {
     trickle(stream, &[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
     assert_eq!(host.refused(Refusal::Silent), 2);
 
-    let server = Server::certified(&host.address().to_string(), honest).unwrap();
+    let server = ServerEndpoint::certified(&host.address().to_string(), honest).unwrap();
     certified_hello(&server, honest.name().as_str()).await.unwrap();
 }
 
@@ -160,7 +160,7 @@ async fn one_device_cannot_take_all_connections() {
             held.push(stream);
         }
     }
-    let server = Server::certified(&host.address().to_string(), honest).unwrap();
+    let server = ServerEndpoint::certified(&host.address().to_string(), honest).unwrap();
     certified_hello(&server, honest.name().as_str()).await.unwrap();
     // The server may not have looked at the last ones yet.
     assert!(host.refused(Refusal::Crowding) >= 950, "{}", host.refused(Refusal::Crowding));

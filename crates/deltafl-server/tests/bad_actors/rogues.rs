@@ -20,7 +20,7 @@ use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::ring::RingVector;
 use deltafl_server::Deadlines;
-use deltafl_server::engine::{Remote, Rules};
+use deltafl_server::exchange::{NetworkExchange, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{CONCURRENT, Host, Limits, Setup};
 use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
@@ -130,7 +130,7 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     let address = host.address();
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: second, ..Deadlines::default() };
-    let mut engine = host.engine(Rules { deadlines, ..test.rules() }, never()).unwrap();
+    let mut exchange = host.exchange(Rules { deadlines, ..test.rules() }, never()).unwrap();
     let mut devices = test.devices();
     let replayed = engine_first_drawn(&test);
     let rogue = devices.remove(replayed.place());
@@ -143,7 +143,7 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     });
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
-        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+        test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
     });
     let diary = trained.await.unwrap();
     assert_eq!(diary.states.len(), 2);
@@ -166,7 +166,7 @@ async fn drip(line: &Line, bytes: &[u8]) {
 /// The sum of the updates of these devices in a round of its own; how many are in it.
 fn sum_of(
     test: &TestFederation,
-    engine: &mut Remote,
+    exchange: &mut NetworkExchange,
     index: u64,
     devices: Range<u32>,
 ) -> Result<u64, ExchangeError> {
@@ -178,7 +178,7 @@ fn sum_of(
     let whole = test.experiment.plan();
     let plan = whole.local().plan(index, &whole.tracks()[0]);
     let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
-    engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
+    exchange.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
 
 /// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
@@ -195,15 +195,15 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
     let rules = Rules { deadlines, present: 8, quorum: 3, ..test.rules() };
-    let mut engine = host.engine(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never()).unwrap();
     for index in [0, 1] {
         let (test, device) = (Arc::clone(&test), devices[index as usize]);
         tokio::spawn(async move { conduct_of.take_part(address, &test, device, index).await });
     }
     let swarm = test.swarm_of(&devices[2..], address, &options());
     let summed = tokio::task::spawn_blocking(move || {
-        engine.reachable().unwrap();
-        sum_of(&test, &mut engine, 0, 0..8)
+        exchange.reachable().unwrap();
+        sum_of(&test, &mut exchange, 0, 0..8)
     });
     let summed = summed.await.unwrap();
     drop(swarm);
@@ -224,7 +224,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     let deadline = Duration::from_secs(5);
     let deadlines = Deadlines { setup: deadline, input: deadline, unmask: deadline };
     let rules = Rules { deadlines, present: devices.len(), quorum: 3, ..test.rules() };
-    let mut engine = host.engine(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never()).unwrap();
     let swarm = test.swarm_of(honest, address, &options());
     let mut lines = Vec::new();
     for (place, &rogue) in (honest.len()..).zip(rogues) {
@@ -234,18 +234,18 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     let first = tokio::task::spawn_blocking({
         let (test, asked) = (Arc::clone(&test), asked.clone());
         move || {
-            engine.reachable().unwrap();
-            sum_of(&test, &mut engine, 0, asked).map(|answered| (engine, answered))
+            exchange.reachable().unwrap();
+            sum_of(&test, &mut exchange, 0, asked).map(|answered| (exchange, answered))
         }
     });
-    let (mut engine, answered) = first.await.unwrap().unwrap();
+    let (mut exchange, answered) = first.await.unwrap().unwrap();
     assert_eq!(answered, honest.len() as u64);
     // As many devices as the round has room for begin an answer that nobody asked for, and leave it at that.
     let total = 8 * (test.model.num_params() + 3) as u32;
     for line in &lines {
         line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; FRAGMENT]) })).await;
     }
-    let second = tokio::task::spawn_blocking(move || sum_of(&test, &mut engine, 1, asked));
+    let second = tokio::task::spawn_blocking(move || sum_of(&test, &mut exchange, 1, asked));
     assert_eq!(second.await.unwrap().unwrap(), honest.len() as u64);
     assert_eq!(host.refused(Refusal::Late), rogues.len() as u64);
     drop((swarm, lines));

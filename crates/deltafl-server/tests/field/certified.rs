@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use deltafl::data::FederationIndex;
 use deltafl_device::Credentials;
-use deltafl_device::Server;
+use deltafl_device::ServerEndpoint;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_server::authority::{Authority, Fleet, Revocations, ServerIdentity};
+use deltafl_server::authority::{Authority, FleetIdentities, Revocations, ServerIdentity};
 use deltafl_server::listener::Protection;
 use deltafl_server::serve::{Host, Setup};
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster};
@@ -20,7 +20,7 @@ use super::fleet::{TestFederation, start_host};
 /// An authority, its server and its fleet.
 pub struct Certified {
     pub authority: Authority,
-    pub fleet: Fleet,
+    pub fleet: FleetIdentities,
     pub revocations: Revocations,
     server: ServerIdentity,
 }
@@ -29,7 +29,7 @@ impl Certified {
     /// Certificates for every device of a test.
     pub fn new(test: &TestFederation, federation: &str) -> Self {
         let authority = Authority::generate(federation.parse().unwrap(), 30).unwrap();
-        let fleet = Fleet::issue(&authority, 0, test.devices().len() as u32, 30).unwrap();
+        let fleet = FleetIdentities::issue(&authority, 0, test.devices().len() as u32, 30).unwrap();
         let server = authority.issue_server(&["127.0.0.1".to_owned()], 30).unwrap();
         Self { authority, fleet, revocations: Revocations::new(), server }
     }
@@ -65,7 +65,7 @@ impl Certified {
         let device =
             |(identity, data): (&deltafl_wire::identity::DeviceIdentity, FederationIndex)| SimulatedDevice {
                 credentials: Credentials::from(identity),
-                server: Server::certified(&address.to_string(), identity).unwrap(),
+                server: ServerEndpoint::certified(&address.to_string(), identity).unwrap(),
                 data,
             };
         let devices = self.fleet.devices.iter().zip(test.devices()).map(device).collect();

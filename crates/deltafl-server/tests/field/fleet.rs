@@ -18,8 +18,8 @@ use deltafl::training::{
 use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
-use deltafl_server::engine::Rules;
+use deltafl_device::{Backoff, Consent, Credentials, ServerEndpoint, ServerTrust, model_trainer};
+use deltafl_server::exchange::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
 use deltafl_wire::loopback;
@@ -114,7 +114,7 @@ impl TestFederation {
         options: &SwarmOptions,
     ) -> Swarm {
         let device = |&data: &FederationIndex| {
-            let server = Server { address: address.to_string(), trust: Trust::Loopback };
+            let server = ServerEndpoint { address: address.to_string(), trust: ServerTrust::Loopback };
             SimulatedDevice { credentials: self.credentials(data), server, data }
         };
         Swarm::start(devices.iter().map(device).collect(), &self.trainer(), &self.federation, options)

@@ -13,7 +13,7 @@ use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
 use deltafl::task::Task;
 use deltafl::training::{RoundRecord, State, TrackState};
 use deltafl_data::run_folder::RoundLine;
-use deltafl_server::serve::{Phase, Purpose};
+use deltafl_server::serve::{Phase, PhasePurpose};
 use deltafl_server::store::{Commit, RoundLosses, Store, StoreSettings};
 use deltafl_wire::identity::FederationName;
 
@@ -133,12 +133,12 @@ pub fn phases() -> Vec<Phase> {
         failed: false,
     };
     vec![
-        phase(Purpose::Keys, "advertise keys", 0.2, 40),
-        phase(Purpose::Keys, "share keys", 0.1, 40),
-        phase(Purpose::Losses, "masked answers", 0.3, 39),
-        phase(Purpose::Losses, "unmask", 0.1, 39),
-        phase(Purpose::Updates, "masked answers", 0.5, 38),
-        phase(Purpose::Updates, "unmask", 0.1, 38),
+        phase(PhasePurpose::Keys, "advertise keys", 0.2, 40),
+        phase(PhasePurpose::Keys, "share keys", 0.1, 40),
+        phase(PhasePurpose::Losses, "masked answers", 0.3, 39),
+        phase(PhasePurpose::Losses, "unmask", 0.1, 39),
+        phase(PhasePurpose::Updates, "masked answers", 0.5, 38),
+        phase(PhasePurpose::Updates, "unmask", 0.1, 38),
     ]
 }
 

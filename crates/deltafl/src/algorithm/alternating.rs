@@ -42,11 +42,11 @@ use crate::superquantile::{Conformity, DeviceLoss, InvalidDeviceLoss};
 
 use self::descent::Descent;
 pub use self::stochastic::{
-    Iterate, Rate, StochasticAlternating, StochasticProblem, StochasticallyAlternated,
+    Iterate, StepSizes, StochasticAlternating, StochasticProblem, StochasticallyAlternated,
 };
 
 /// A convex problem over N devices.
-pub trait Problem {
+pub trait ConvexProblem {
     /// Returns the N weights α_k.
     fn weights(&self) -> &[f64];
 
@@ -133,7 +133,11 @@ impl Alternating {
     /// Runs Algorithm 1 from `start`.
     ///
     /// Returns an error if a loss is not finite or a weight is not positive.
-    pub fn run(&self, problem: &impl Problem, start: Vec<f64>) -> Result<Alternated, InvalidDeviceLoss> {
+    pub fn run(
+        &self,
+        problem: &impl ConvexProblem,
+        start: Vec<f64>,
+    ) -> Result<Alternated, InvalidDeviceLoss> {
         let mut w = start;
         let mut rounds = Vec::new();
         let mut descent = Descent::new(self.theta, self.nu, problem);
@@ -163,7 +167,7 @@ impl Alternating {
     /// Every stage has [`Self::rounds`] rounds. The result is that of the last stage, at ν itself.
     pub fn run_graduated(
         &self,
-        problem: &impl Problem,
+        problem: &impl ConvexProblem,
         start: Vec<f64>,
     ) -> Result<Alternated, InvalidDeviceLoss> {
         let losses = device_losses(problem, &start)?;
@@ -180,7 +184,7 @@ impl Alternating {
 
     /// Returns η_t. Of all minimisers it is the middle one, which leaves the most room for the
     /// w-step.
-    fn eta_step(&self, problem: &impl Problem, losses: &[DeviceLoss]) -> f64 {
+    fn eta_step(&self, problem: &impl ConvexProblem, losses: &[DeviceLoss]) -> f64 {
         // Without devices F̄(w, η) = η has no minimum, and all w are equivalent.
         let Some(minimisers) = self.nu.minimisers(self.theta, losses) else { return 0.0 };
         if minimisers.least.is_finite() {
@@ -191,7 +195,7 @@ impl Alternating {
     }
 }
 
-fn device_losses(problem: &impl Problem, w: &[f64]) -> Result<Vec<DeviceLoss>, InvalidDeviceLoss> {
+fn device_losses(problem: &impl ConvexProblem, w: &[f64]) -> Result<Vec<DeviceLoss>, InvalidDeviceLoss> {
     device_loss_list(problem.losses(w), problem.weights())
 }
 
@@ -210,7 +214,7 @@ mod tests {
         weights: Vec<f64>,
     }
 
-    impl Problem for Line {
+    impl ConvexProblem for Line {
         fn weights(&self) -> &[f64] {
             &self.weights
         }

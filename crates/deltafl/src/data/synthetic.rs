@@ -17,7 +17,7 @@ pub mod tweets;
 mod weighted;
 
 pub use glyphs::Glyphs;
-pub use logistic::Logistic;
+pub use logistic::SyntheticLogistic;
 pub use roles::Roles;
 pub use tweets::Tweets;
 
@@ -29,7 +29,7 @@ pub enum Spec {
     /// Handwriting in the classes of EMNIST.
     Glyphs(Glyphs),
     /// The synthetic(α, β) federation of logistic models.
-    Logistic(Logistic),
+    SyntheticLogistic(SyntheticLogistic),
     /// Characters spoken by the roles of a play.
     Roles(Roles),
     /// Short messages with a polarity.
@@ -52,7 +52,7 @@ impl Spec {
     pub fn build(&self) -> Federation {
         match self {
             Self::Glyphs(spec) => spec.build(),
-            Self::Logistic(spec) => spec.build(),
+            Self::SyntheticLogistic(spec) => spec.build(),
             Self::Roles(spec) => spec.build(),
             Self::Tweets(spec) => spec.build(),
         }

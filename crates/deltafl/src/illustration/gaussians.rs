@@ -1,7 +1,7 @@
 //! Mean estimation on three Gaussians.
 
 use super::Point;
-use crate::algorithm::alternating::Problem;
+use crate::algorithm::alternating::ConvexProblem;
 use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
 /// The trace of the identity covariance: the smallest possible loss.
@@ -35,7 +35,7 @@ impl Gaussians {
     }
 }
 
-impl Problem for Gaussians {
+impl ConvexProblem for Gaussians {
     fn weights(&self) -> &[f64] {
         &self.weights
     }

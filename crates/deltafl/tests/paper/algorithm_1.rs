@@ -1,7 +1,7 @@
 //! Alternating minimisation and the illustration (sections 3 and 4).
 
 use deltafl::algorithm::alternating::{
-    Alternating, Inexactness, Problem, Rate, StochasticAlternating, StochasticProblem,
+    Alternating, ConvexProblem, Inexactness, StepSizes, StochasticAlternating, StochasticProblem,
 };
 use deltafl::illustration::{Illustration, MixtureLoss};
 use deltafl::superquantile::smooth::Smoothing;
@@ -46,7 +46,7 @@ impl Bowls {
     }
 }
 
-impl Problem for Bowls {
+impl ConvexProblem for Bowls {
     fn weights(&self) -> &[f64] {
         &self.weights
     }
@@ -128,7 +128,7 @@ fn proposition_4_b_the_subdifferential_of_algorithm_1_comes_to_zero() {
             let at = |eta: f64| {
                 let shares: Vec<f64> =
                     losses.iter().map(|d| d.weight() * settings.nu.slope(d.loss() - eta) / kept).collect();
-                Problem::gradient(&bowls, &w, &shares).iter().map(|g| g * g).sum::<f64>().sqrt()
+                ConvexProblem::gradient(&bowls, &w, &shares).iter().map(|g| g * g).sum::<f64>().sqrt()
             };
             at(minimisers.least).min(at(minimisers.greatest))
         });
@@ -236,7 +236,7 @@ fn stochastic(level: f64, nu: f64, rounds: u32) -> StochasticAlternating {
     StochasticAlternating {
         theta: theta(level),
         nu: Smoothing::try_from(nu).unwrap(),
-        rate: Rate { first: 0.1, half: 300.0, power: 0.9 },
+        rate: StepSizes { first: 0.1, half: 300.0, power: 0.9 },
         steps: 60,
         rounds,
     }
@@ -248,7 +248,7 @@ fn the_expectation_of_a_stochastic_step_is_the_gradient_of_the_smoothed_objectiv
     let wells = Wells::random(31, 6);
     let start = vec![0.7, -0.4];
     let settings = StochasticAlternating {
-        rate: Rate { first: 1.0, half: 1.0, power: 1.0 },
+        rate: StepSizes { first: 1.0, half: 1.0, power: 1.0 },
         steps: 1,
         rounds: 1,
         ..stochastic(0.5, 0.2, 1)

@@ -211,8 +211,8 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     );
 
     let Some(mut browser) = Browser::open(&run.join("report.html")) else { return };
-    let knob = "document.getElementById('theta')";
-    browser.value(&format!("{knob}.value = 2; {knob}.dispatchEvent(new Event('input'))"));
+    let theta = "document.getElementById('theta')";
+    browser.value(&format!("{theta}.value = 2; {theta}.dispatchEvent(new Event('input'))"));
     browser.settle();
     let shown = browser
         .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");

@@ -13,7 +13,7 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer, ObserverError, RoundRecord, train};
-use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
+use deltafl_data::experiment::{BackendName, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
 /// Trains FedAvg and three levels of Δ-FL with two seeds for twenty rounds on synthetic glyphs.
@@ -144,7 +144,7 @@ fn experiment(text: &str) -> Experiment {
         version: "test".into(),
         data_hash: "none".into(),
         kernel: Isa::detect(),
-        compute: ComputedOn::Cpu,
+        compute: BackendName::Cpu,
         params: 48_608,
         population: None,
     };

@@ -3,7 +3,7 @@
 /// Bins of equal width. The first bin includes all lower values. The last includes its upper edge
 /// and all higher values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bins {
+pub(crate) struct HistogramBins {
     /// The lower edge of the first bin, a multiple of the width.
     pub from: f64,
     /// Width: 1, 2, 2.5 or 5 times a power of ten.
@@ -22,7 +22,7 @@ const EDGE: f64 = 1e-5;
 /// multiple of the range of all other values.
 const FAR: (f64, f64) = (0.01, 3.0);
 
-impl Bins {
+impl HistogramBins {
     /// Creates bins from 0 to the greatest finite value. They start at the least value if it is
     /// negative.
     ///
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn every_value_is_counted_once() {
         let values = [0.0, 0.1, f64::from(0.39f32), 0.4, f64::INFINITY];
-        let bins = Bins::over(values.iter().copied());
+        let bins = HistogramBins::over(values.iter().copied());
         assert!((bins.step - 0.01).abs() < 1e-9, "{bins:?}");
         let heights = bins.heights(values.iter().map(|&value| (value, 1.0)));
         assert_eq!((bins.count, heights[0], heights[10], heights[39]), (40, 1.0, 1.0, 3.0));
@@ -106,13 +106,13 @@ mod tests {
 
     #[test]
     fn bins_over_no_values_are_valid() {
-        let bins = Bins::over(std::iter::empty());
+        let bins = HistogramBins::over(std::iter::empty());
         assert_eq!(bins.heights(std::iter::empty()).len(), bins.count);
     }
 
     #[test]
     fn negative_values_have_bins() {
-        let bins = Bins::over([-0.35, 0.1, 0.95].into_iter());
+        let bins = HistogramBins::over([-0.35, 0.1, 0.95].into_iter());
         assert!(bins.from <= -0.35 && bins.edge(bins.count) >= 0.95, "{bins:?}");
         assert_eq!(bins.open, [false, false]);
         let heights = bins.heights([(-0.35, 1.0), (0.95, 2.0)].into_iter());
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn an_outlier_does_not_widen_the_bins_and_is_counted_at_the_edge() {
         let values: Vec<f64> = (0..300).map(|k| f64::from(k) / 300.0).chain([-1e6]).collect();
-        let bins = Bins::over(values.iter().copied());
+        let bins = HistogramBins::over(values.iter().copied());
         assert!(bins.step < 0.2 && bins.open == [true, false], "{bins:?}");
         let heights = bins.heights(values.iter().map(|&value| (value, 1.0)));
         assert_eq!((heights[0], heights.iter().sum::<f64>()), (1.0, 301.0));

@@ -6,14 +6,14 @@ use super::palette::Look;
 
 /// A chart.
 pub(super) struct Chart {
-    pub(super) x: Axis,
-    pub(super) y: Axis,
+    pub(super) x: ChartAxis,
+    pub(super) y: ChartAxis,
     /// The layers, from back to front.
     pub(super) layers: Vec<Layer>,
 }
 
 /// An axis.
-pub(super) struct Axis {
+pub(super) struct ChartAxis {
     pub(super) label: String,
     pub(super) from: f64,
     pub(super) to: f64,
@@ -45,7 +45,7 @@ pub(super) struct MarkPlace {
     pub(super) left: bool,
 }
 
-impl Axis {
+impl ChartAxis {
     /// Creates an axis from 0 to slightly above the greatest value. It starts slightly below the
     /// least value if that is negative.
     pub(super) fn from_zero(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {

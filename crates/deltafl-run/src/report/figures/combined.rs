@@ -7,7 +7,7 @@ use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms
 use super::{Layout, Plan};
 
 /// A pair and its charts.
-pub(super) struct Row {
+pub(super) struct FigureRow {
     pub(super) title: String,
     pub(super) charts: Vec<Chart>,
 }
@@ -29,9 +29,9 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
         ("pairs-tail", |run| vec![tail_sizes(run)]),
     ];
     let plan = |(name, charts): (&str, Charts)| {
-        let row = |run: &&RunResults| Row { title: title(run), charts: charts(run) };
-        let rows: Vec<Row> = pairs.iter().map(row).filter(|row| !row.charts.is_empty()).collect();
-        (!rows.is_empty()).then(|| Plan { name: name.to_owned(), layout: Layout::Grid(rows) })
+        let row = |run: &&RunResults| FigureRow { title: title(run), charts: charts(run) };
+        let rows: Vec<FigureRow> = pairs.iter().map(row).filter(|row| !row.charts.is_empty()).collect();
+        (!rows.is_empty()).then(|| Plan { name: name.to_owned(), layout: Layout::ChartGrid(rows) })
     };
     figures.into_iter().filter_map(plan).collect()
 }

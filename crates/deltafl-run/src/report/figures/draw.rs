@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{Chart, Layer, Swatch};
-use super::combined::Row;
+use super::combined::FigureRow;
 use crate::drawing::{Drawing, Drawn, Scale};
 
 const WIDTH: u32 = 760;
@@ -53,15 +53,15 @@ impl Drawing for Stack<'_> {
 }
 
 /// Rows of charts, each with a title.
-pub(super) struct Grid<'a>(pub(super) &'a [Row]);
+pub(super) struct ChartGrid<'a>(pub(super) &'a [FigureRow]);
 
-impl Grid<'_> {
+impl ChartGrid<'_> {
     fn columns(&self) -> usize {
         self.0.iter().map(|row| row.charts.len()).max().unwrap_or(1)
     }
 }
 
-impl Drawing for Grid<'_> {
+impl Drawing for ChartGrid<'_> {
     fn size(&self) -> (u32, u32) {
         (CELL.0 * self.columns() as u32, (ROW_TITLE + CELL.1) * self.0.len() as u32)
     }

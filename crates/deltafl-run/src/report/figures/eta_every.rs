@@ -2,10 +2,10 @@
 
 use deltafl::metrics::OverSeeds;
 
-use super::super::measure::Measure;
+use super::super::measure::ReportMeasure;
 use super::super::results::{Measured, RunResults};
 use super::super::tables::measures;
-use super::chart::{Axis, Chart, Layer};
+use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, edges, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
@@ -32,7 +32,7 @@ pub(super) fn eta_every(runs: &[RunResults]) -> Vec<Plan> {
     measures(runs.iter()).into_iter().filter_map(|measure| of_measure(runs, measure)).collect()
 }
 
-fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
+fn of_measure(runs: &[RunResults], measure: ReportMeasure) -> Option<Plan> {
     let levels = levels(runs, measure);
     let mut layers = Vec::new();
     for (i, level) in levels.iter().enumerate() {
@@ -41,15 +41,15 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
         layers.extend(curve(level, MEAN, Look { colour, dash: Some((3, 3)) }, measure));
     }
     let every = levels.iter().flat_map(|level| level.entries.iter().map(|entry| entry.every as f64));
-    let x = Axis::around("rounds between two settings of η", every);
-    let chart = Chart { x, y: Axis::around(measure.axis(), heights(&layers)), layers };
+    let x = ChartAxis::around("rounds between two settings of η", every);
+    let chart = Chart { x, y: ChartAxis::around(measure.axis(), heights(&layers)), layers };
     let name = format!("eta-every-{}", file_name(measure));
     (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
 }
 
 /// Returns the levels with tracks of several T_η, in descending order. Fixed and monitored η are
 /// separate levels. With T_η = 1 there is no difference, so such a track belongs to both.
-fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
+fn levels(runs: &[RunResults], measure: ReportMeasure) -> Vec<Level<'_>> {
     let mut levels: Vec<Level<'_>> = Vec::new();
     for run in runs {
         let Some(measured) = run.of_measure(measure) else { continue };
@@ -77,7 +77,7 @@ fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
 
 /// Returns the curve of a table column for a level, with a band of one standard deviation if there
 /// are several seeds.
-fn curve(level: &Level<'_>, column: usize, look: Look, measure: Measure) -> Vec<Layer> {
+fn curve(level: &Level<'_>, column: usize, look: Look, measure: ReportMeasure) -> Vec<Layer> {
     let shown = measure.shown();
     let rule = if level.fixed { ", fixed" } else { "" };
     let over = |entry: &Entry<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));

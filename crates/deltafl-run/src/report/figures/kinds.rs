@@ -3,11 +3,11 @@
 use deltafl::metrics::OverSeeds;
 use deltafl_data::run_folder::Classes;
 
-use super::super::measure::{self, Measure};
+use super::super::measure::{self, ReportMeasure};
 use super::super::results::{Distribution, Measured, RunResults};
-use super::super::spread::Spread;
-use super::bins::Bins;
-use super::chart::{Axis, Chart, Layer, MarkPlace};
+use super::super::spread::DeviceSpread;
+use super::bins::HistogramBins;
+use super::chart::{Chart, ChartAxis, Layer, MarkPlace};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
 use crate::text_table;
@@ -48,7 +48,7 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
 }
 
 /// Returns the name of a measure in file names.
-pub(super) fn file_name(measure: Measure) -> String {
+pub(super) fn file_name(measure: ReportMeasure) -> String {
     measure.key().replace('_', "-")
 }
 
@@ -100,10 +100,10 @@ fn over_calls(
         lines.push(Layer::Line { name: Some(run.tracks[track].label.clone()), look, points });
     }
     bands.extend(lines);
-    let x = Axis::from_zero("calls of secure aggregation", run.calls.iter().flatten().copied());
+    let x = ChartAxis::from_zero("calls of secure aggregation", run.calls.iter().flatten().copied());
     Chart {
         x,
-        y: Axis::around(format!("{what}, {}", measured.measure.axis()), heights(&bands)),
+        y: ChartAxis::around(format!("{what}, {}", measured.measure.axis()), heights(&bands)),
         layers: bands,
     }
 }
@@ -118,9 +118,10 @@ pub(super) fn edges(x: f64, over: OverSeeds, shown: f64) -> Option<(f64, f64, f6
 /// and tail of both.
 pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     let shown = measured.measure.shown();
-    let spreads: Vec<Spread> =
-        (0..run.tracks.len()).map(|track| Spread::new(measured, measured.frames.len() - 1, track)).collect();
-    let bins = Bins::over(spreads.iter().flat_map(Spread::values));
+    let spreads: Vec<DeviceSpread> = (0..run.tracks.len())
+        .map(|track| DeviceSpread::new(measured, measured.frames.len() - 1, track))
+        .collect();
+    let bins = HistogramBins::over(spreads.iter().flat_map(DeviceSpread::values));
     let heights: Vec<Vec<f64>> = spreads.iter().map(|spread| spread.heights(&bins)).collect();
     let greatest = heights.iter().flatten().copied().fold(0.0, f64::max);
     let width = bins.step * shown;
@@ -140,16 +141,27 @@ pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
         }
         layers.extend(marks(&spreads[track], own, 0, &bins, measured));
         let label = format!("{}{}", measured.measure.axis(), bins.note());
-        let x = Axis { label, from: edge(0), to: edge(bins.count), logarithmic: false, names: Vec::new() };
+        let x =
+            ChartAxis { label, from: edge(0), to: edge(bins.count), logarithmic: false, names: Vec::new() };
         // The space above the highest bar is for the labels of the marks.
-        Chart { x, y: Axis::from_zero(measured.measure.bar_axis(), [1.25 * greatest].into_iter()), layers }
+        Chart {
+            x,
+            y: ChartAxis::from_zero(measured.measure.bar_axis(), [1.25 * greatest].into_iter()),
+            layers,
+        }
     };
     small_multiples(run).into_iter().map(chart).collect()
 }
 
 /// Returns marks for the mean (dotted) and the tail percentile (dashed) of the bars. Values outside
 /// the bins are marked at the nearest edge.
-fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured) -> [Layer; 2] {
+fn marks(
+    spread: &DeviceSpread,
+    look: Look,
+    row: u32,
+    bins: &HistogramBins,
+    measured: &Measured,
+) -> [Layer; 2] {
     let measure = measured.measure;
     let shown = measure.shown();
     let decimals = if measure.percent() { 1 } else { measured.decimals().min(4) };
@@ -197,8 +209,8 @@ pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: 
     if track != run.baseline {
         layers.push(layer(track));
     }
-    let x = Axis::around_sizes("examples per device", examples.iter().copied());
-    Chart { x, y: Axis::from_zero(measured.measure.axis(), all), layers }
+    let x = ChartAxis::around_sizes("examples per device", examples.iter().copied());
+    Chart { x, y: ChartAxis::from_zero(measured.measure.axis(), all), layers }
 }
 
 /// Plots the error of each class with a dot per track. Dots are placed side by side, so that none
@@ -219,8 +231,8 @@ fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     let layers: Vec<Layer> = order.iter().enumerate().map(dots).collect();
     let names = classes.classes.iter().map(|class| class.name.clone()).collect();
     Chart {
-        x: Axis::of_names("class", names),
-        y: Axis::from_zero(
+        x: ChartAxis::of_names("class", names),
+        y: ChartAxis::from_zero(
             format!("{} examples taken for another class (%)", classes.split.name()),
             heights(&layers),
         ),
@@ -245,8 +257,8 @@ pub(super) fn tail_sizes(run: &RunResults) -> Chart {
     bands.extend(lines);
     let rounds = run.tails.iter().flatten().map(|tail| tail.round as f64);
     Chart {
-        x: Axis::around("round", rounds),
-        y: Axis::from_zero("devices in the tail", heights(&bands)),
+        x: ChartAxis::around("round", rounds),
+        y: ChartAxis::from_zero("devices in the tail", heights(&bands)),
         layers: bands,
     }
 }

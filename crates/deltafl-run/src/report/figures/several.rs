@@ -1,9 +1,9 @@
 //! Comparison of several runs: mean and tail of each track over the runs.
 
-use super::super::measure::Measure;
+use super::super::measure::ReportMeasure;
 use super::super::results::RunResults;
 use super::super::tables::measures;
-use super::chart::{Axis, Chart, Layer};
+use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
@@ -11,14 +11,14 @@ use super::{Layout, Plan};
 /// Returns a figure for each measure: the tail percentile above, the mean below. Each track has a
 /// line through the runs that contain it.
 pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<Plan> {
-    let plan = |measure: Measure| Plan {
+    let plan = |measure: ReportMeasure| Plan {
         name: format!("runs-{}", file_name(measure)),
         layout: Layout::Stack([TAIL, MEAN].map(|column| chart(runs, measure, column)).into()),
     };
     measures(runs.iter()).into_iter().map(plan).collect()
 }
 
-fn chart(runs: &[RunResults], measure: Measure, column: usize) -> Chart {
+fn chart(runs: &[RunResults], measure: ReportMeasure, column: usize) -> Chart {
     let mut layers = Vec::new();
     for (place, (label, is_baseline)) in tracks(runs).into_iter().enumerate() {
         let look = look((!is_baseline).then_some(place));
@@ -32,8 +32,11 @@ fn chart(runs: &[RunResults], measure: Measure, column: usize) -> Chart {
     }
     let places = (1..=runs.len()).map(|place| place as f64);
     Chart {
-        x: Axis::around("run, in the order of the tables", places),
-        y: Axis::around(format!("{}, {}", measure.statistics()[column], measure.axis()), heights(&layers)),
+        x: ChartAxis::around("run, in the order of the tables", places),
+        y: ChartAxis::around(
+            format!("{}, {}", measure.statistics()[column], measure.axis()),
+            heights(&layers),
+        ),
         layers,
     }
 }
@@ -57,7 +60,7 @@ fn tracks(runs: &[RunResults]) -> Vec<(String, bool)> {
     names
 }
 
-fn value(run: &RunResults, label: &str, measure: Measure, column: usize) -> Option<f64> {
+fn value(run: &RunResults, label: &str, measure: ReportMeasure, column: usize) -> Option<f64> {
     let track = run.tracks.iter().position(|track| track.label == label)?;
     Some(run.of_measure(measure)?.last(track).column(column).mean * measure.shown())
 }

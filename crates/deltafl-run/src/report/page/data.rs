@@ -7,10 +7,10 @@ use deltafl::metrics::PERCENTILES;
 use deltafl_data::run_folder::Classes;
 use serde::Serialize;
 
-use super::super::figures::bins::Bins;
+use super::super::figures::bins::HistogramBins;
 use super::super::headline::best_level;
 use super::super::results::{Distribution, Measured, RunResults};
-use super::super::spread::Spread;
+use super::super::spread::DeviceSpread;
 use super::devices::{DEVICE_VALUES, Devices};
 use super::numbers::{Array, Numbers};
 
@@ -39,7 +39,7 @@ struct Run {
     /// Secure-aggregation calls: track by track, a number per frame.
     calls: Array,
     cohort: usize,
-    measures: Vec<Measure>,
+    measures: Vec<ReportMeasure>,
     /// The error of each class, if classes have names.
     classes: Option<Classes>,
     /// Minimum and maximum size of the cohorts that sent histograms, if devices send no individual
@@ -59,7 +59,7 @@ struct Track {
 }
 
 #[derive(Serialize)]
-struct Measure {
+struct ReportMeasure {
     key: String,
     name: String,
     axis: String,
@@ -142,20 +142,20 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
     }
 }
 
-fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Measure {
+fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> ReportMeasure {
     let measure = measured.measure;
     let distributions = || measured.frames.iter().flatten();
     let objective = distributions().all(|distribution| distribution.objective().is_some());
     let figures: Vec<f64> = distributions().flat_map(|d| figures_of(d, objective)).collect();
     let bounds: Vec<f64> = distributions().flat_map(bounds_of).collect();
     let tracks = measured.frames[0].len();
-    let spreads: Vec<Spread> = (0..measured.frames.len())
-        .flat_map(|frame| (0..tracks).map(move |track| Spread::new(measured, frame, track)))
+    let spreads: Vec<DeviceSpread> = (0..measured.frames.len())
+        .flat_map(|frame| (0..tracks).map(move |track| DeviceSpread::new(measured, frame, track)))
         .collect();
-    let bins = Bins::over(spreads.iter().flat_map(Spread::values));
+    let bins = HistogramBins::over(spreads.iter().flat_map(DeviceSpread::values));
     let heights: Vec<f64> = spreads.iter().flat_map(|spread| spread.heights(&bins)).collect();
     let marks: Vec<f64> = spreads.iter().flat_map(|spread| [spread.figures.mean, spread.tail()]).collect();
-    Measure {
+    ReportMeasure {
         key: measure.key(),
         name: measure.name(),
         axis: measure.axis(),

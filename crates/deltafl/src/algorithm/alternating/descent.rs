@@ -1,6 +1,6 @@
 //! The w-step: accelerated gradient descent on F̄_θ,ν(·, η) until its certificate is small enough.
 
-use super::Problem;
+use super::ConvexProblem;
 use crate::superquantile::Conformity;
 use crate::superquantile::smooth::Smoothing;
 
@@ -34,7 +34,7 @@ struct Point {
     share: f64,
 }
 
-impl<'a, P: Problem> Descent<'a, P> {
+impl<'a, P: ConvexProblem> Descent<'a, P> {
     pub(super) fn new(theta: Conformity, nu: Smoothing, problem: &'a P) -> Self {
         let total_weight = problem.weights().iter().sum();
         Self { theta, nu, problem, total_weight, curvature: 1.0 }

@@ -44,7 +44,7 @@ pub struct StochasticAlternating {
     /// The smoothing ν.
     pub nu: Smoothing,
     /// The sequence of learning rates.
-    pub rate: Rate,
+    pub rate: StepSizes,
     /// The number of SGD steps in the first round. Round t takes t + 1 times as many.
     pub steps: u32,
     /// The number of rounds.
@@ -53,7 +53,7 @@ pub struct StochasticAlternating {
 
 /// The sequence γ_s = first / (1 + s/half)^power, with s counted over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
+pub struct StepSizes {
     /// γ_0.
     pub first: f64,
     /// The number of steps after which the rate is first / 2^power.
@@ -62,7 +62,7 @@ pub struct Rate {
     pub power: f64,
 }
 
-impl Rate {
+impl StepSizes {
     /// Returns γ_s.
     pub fn at(&self, step: u64) -> f64 {
         self.first / (1.0 + step as f64 / self.half).powf(self.power)
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_rate_falls_by_its_power() {
-        let rate = Rate { first: 0.5, half: 10.0, power: 1.0 };
+        let rate = StepSizes { first: 0.5, half: 10.0, power: 1.0 };
         assert!((rate.at(0) - 0.5).abs() < 1e-15 && (rate.at(10) - 0.25).abs() < 1e-15);
     }
 }

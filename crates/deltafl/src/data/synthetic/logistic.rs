@@ -27,7 +27,7 @@ const CLASSES: usize = 10;
 /// The synthetic(α, β) federation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Logistic {
+pub struct SyntheticLogistic {
     /// Number of devices.
     pub devices: NonZeroU32,
     /// The seed.
@@ -42,7 +42,7 @@ pub struct Logistic {
     pub examples: ExamplesPerDevice,
 }
 
-impl Default for Logistic {
+impl Default for SyntheticLogistic {
     fn default() -> Self {
         Self {
             devices: const { NonZeroU32::new(100).unwrap() },
@@ -55,7 +55,7 @@ impl Default for Logistic {
     }
 }
 
-impl Logistic {
+impl SyntheticLogistic {
     /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
@@ -109,7 +109,7 @@ mod tests {
     use crate::data::BatchBuffer;
 
     /// Returns the mean of each feature on each device.
-    fn centres(spec: &Logistic) -> Vec<Vec<f64>> {
+    fn centres(spec: &SyntheticLogistic) -> Vec<Vec<f64>> {
         let federation = spec.build();
         let mut buffer = BatchBuffer::default();
         let mut centre = |device| {
@@ -124,7 +124,8 @@ mod tests {
     #[test]
     fn beta_is_the_variance_of_the_devices_centres() {
         let variance = |beta: f64| {
-            let spec = Logistic { beta: Variance::new(beta).unwrap(), ..Logistic::default() };
+            let spec =
+                SyntheticLogistic { beta: Variance::new(beta).unwrap(), ..SyntheticLogistic::default() };
             let means: Vec<f64> =
                 centres(&spec).iter().map(|centre| centre.iter().sum::<f64>() / FEATURES as f64).collect();
             means.iter().map(|mean| mean * mean).sum::<f64>() / means.len() as f64
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn devices_disagree_about_the_classes() {
-        let federation = Logistic::default().build();
+        let federation = SyntheticLogistic::default().build();
         let mut seen = [false; CLASSES];
         for device in federation.devices() {
             let examples = federation.examples(device);

@@ -25,11 +25,11 @@ use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
 use super::{PENDING, Session, SessionError};
-use crate::answer::{Answering, Task};
+use crate::answer::{AnswerTask, Answering};
 use crate::consent::Reason;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
-use crate::state::{Answered, Claim, Digest, Event, LedgerKey, ServedTrack};
+use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};
 
 impl Session<'_> {
     /// Handles a secure aggregation message.
@@ -73,7 +73,7 @@ impl Session<'_> {
         if !self.device.consent.guard.accepts(params.graph, params.cohort) {
             let refused = RefusedRound::Unsafe;
             self.memory.log_refusal(&refused, "stays out of a round");
-            let event = Event::Refused { setup: setup(params), reason: refused.to_string() };
+            let event = TranscriptEvent::Refused { setup: setup(params), reason: refused.to_string() };
             self.device.state.record(event)?;
             return self.sit_out(Reason::Policy).await;
         }
@@ -84,7 +84,7 @@ impl Session<'_> {
                 // Both are written before the first message of the round, so that a restarted
                 // device joins no round twice.
                 self.device.state.join(params.id)?;
-                self.device.state.record(Event::Joined {
+                self.device.state.record(TranscriptEvent::Joined {
                     setup: setup(params),
                     roster: self.roster.roster.edition().version,
                     cohort: params.cohort,
@@ -104,7 +104,7 @@ impl Session<'_> {
     /// Records in the transcript why the device leaves the round.
     fn record_refusal(&mut self, reason: &dyn std::fmt::Display) -> Result<(), SessionError> {
         let Some(protocol) = &self.protocol else { return Ok(()) };
-        let event = Event::Refused { setup: setup(protocol.params()), reason: reason.to_string() };
+        let event = TranscriptEvent::Refused { setup: setup(protocol.params()), reason: reason.to_string() };
         Ok(self.device.state.record(event)?)
     }
 
@@ -146,7 +146,7 @@ impl Session<'_> {
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            let task = Task { data: &data, task, randomness };
+            let task = AnswerTask { data: &data, task, randomness };
             let answer = task.answer(&question, &answering, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             Ok((submitted, protocol, losses, own))
@@ -186,7 +186,10 @@ impl Session<'_> {
     /// Records in the ledger the answers that the device is about to give, and returns the
     /// corresponding queries. Evaluation queries are skipped if the owner did not agree or if the
     /// device has already answered one in this round. Training does not depend on them.
-    fn claim(&mut self, question: &Question<ParamsId>) -> Result<Result<Answering, Answered>, SessionError> {
+    fn claim(
+        &mut self,
+        question: &Question<ParamsId>,
+    ) -> Result<Result<Answering, AnswerRefused>, SessionError> {
         let (consent, terms) = (&self.device.consent, question.key.terms);
         let held_out = |query: &Query<ParamsId>| matches!(query.ask, Ask::Evaluation(_));
         let mut silent = Vec::new();
@@ -293,7 +296,7 @@ impl Session<'_> {
         let (data, task) = (self.data.clone(), self.trainer.task());
         let (begun, workers) = (Instant::now(), Arc::clone(&self.device.workers));
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            Task { data: &data, task, randomness: UpdateRandomness::default() }.losses(&params, worker)
+            AnswerTask { data: &data, task, randomness: UpdateRandomness::default() }.losses(&params, worker)
         });
         let losses = self.while_listening(computed).await??;
         self.memory.ledger.spend(begun.elapsed());
@@ -351,7 +354,7 @@ impl Session<'_> {
 }
 
 /// Records the members of a round if the roster requires drawn cohorts.
-fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
+fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<TranscriptEvent> {
     let members: DeviceSet = match body {
         // On a drawn graph these are all members, and the keys that follow are those of neighbours.
         ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),
@@ -359,16 +362,25 @@ fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
         _ => return None,
     };
     let LeftOut { drawn, left_out } = protocol.left_out(&members)?;
-    Some(Event::Drawn { setup: setup(protocol.params()), members: digest_of(&members), drawn, left_out })
+    Some(TranscriptEvent::Drawn {
+        setup: setup(protocol.params()),
+        members: digest_of(&members),
+        drawn,
+        left_out,
+    })
 }
 
 /// Records the content of a message that must be the same for every device of the round.
-fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<ParamsId>>) -> Option<Event> {
+fn shown(
+    params: &RoundParams,
+    body: &ServerBody,
+    question: Option<&Question<ParamsId>>,
+) -> Option<TranscriptEvent> {
     match body {
         ServerBody::OpenSlot { slot, active, .. } => {
             let question = question?;
             let trained = question.queries.iter().filter(|query| matches!(query.ask, Ask::Update { .. }));
-            Some(Event::Asked {
+            Some(TranscriptEvent::Asked {
                 setup: setup(params),
                 slot: *slot,
                 round: (question.key.seed, question.key.round),
@@ -379,7 +391,7 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<Par
         }
         ServerBody::Survivors { slot, survivors } => {
             let (setup, survivors) = (setup(params), digest_of(survivors));
-            Some(Event::Survivors { setup, slot: *slot, survivors })
+            Some(TranscriptEvent::Survivors { setup, slot: *slot, survivors })
         }
         _ => None,
     }

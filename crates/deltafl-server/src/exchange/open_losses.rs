@@ -9,11 +9,11 @@ use deltafl_wire::proto::from_server;
 use deltafl_wire::{params_blob, proto};
 use tokio::time::Instant;
 
-use super::Remote;
-use crate::hub::{Address, Event, Outbound, Purpose, Status, What};
+use super::NetworkExchange;
+use crate::hub::{Address, DeviceEvent, Outbound, PhasePurpose, SessionEvent, Status};
 use crate::refusal::Refusal;
 
-impl Remote {
+impl NetworkExchange {
     /// Returns F_k(w) of each answering device, per track, in cohort order.
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
@@ -28,7 +28,7 @@ impl Remote {
         let _engaged = self.line.hub.engage(awaited.keys().copied());
         awaited.retain(|address, _| self.line.hub.send(*address, &question));
         self.line.hub.status.send_modify(|status| {
-            status.turn_to((round.seed, round.index), Purpose::Losses);
+            status.turn_to((round.seed, round.index), PhasePurpose::Losses);
             status.enter("tell losses", awaited.len());
         });
         let told = self.hear_losses(awaited, tracks.len());
@@ -52,16 +52,18 @@ impl Remote {
         let deadline = Instant::now() + self.rules.deadlines.input;
         let mut told = HashMap::new();
         while !awaited.is_empty() {
-            let Some(Event { from, what }) = self.line.next(deadline) else { break };
-            match what {
-                What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
+            let Some(SessionEvent { from, event }) = self.line.next(deadline) else { break };
+            match event {
+                DeviceEvent::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
                     if awaited.remove(&from).is_some() {
                         told.insert(from.device, losses);
                         self.line.hub.status.send_modify(Status::heard);
                     }
                 }
-                What::Gone => drop(awaited.remove(&from)),
-                What::Losses(_) | What::Message { .. } => self.line.hub.refusals.count(Refusal::Late),
+                DeviceEvent::Gone => drop(awaited.remove(&from)),
+                DeviceEvent::Losses(_) | DeviceEvent::Message { .. } => {
+                    self.line.hub.refusals.count(Refusal::Late);
+                }
             }
         }
         told

@@ -1,4 +1,4 @@
-//! The knob: a device chooses its θ and receives the model of the nearest level.
+//! The model API: a device chooses its θ and receives the model of the nearest level.
 //!
 //! A model trained at θ suits every mixture of devices with conformity of at least θ. Of two
 //! equally near levels the server therefore returns the lower one.
@@ -12,18 +12,18 @@ use deltafl::superquantile::Conformity;
 use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use serde::Deserialize;
 
-use crate::http::{Access, Client, HttpState, Problem};
+use crate::http::{Access, Client, HttpError, HttpState};
 use crate::store::ModelRow;
 
 /// The requested version and seed.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct ModelQuery {
     version: Option<u64>,
     seed: Option<u64>,
 }
 
 /// Returns the row with the nearest level among those of one version.
-fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Option<&'a ModelRow> {
+fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &ModelQuery) -> Option<&'a ModelRow> {
     let of_run = |row: &&ModelRow| wanted.seed.is_none_or(|seed| row.seed == seed);
     let version = wanted.version.or_else(|| rows.iter().filter(of_run).map(|row| row.round).max())?;
     let distance = |row: &ModelRow| (row.label.theta.get() - theta.get()).abs();
@@ -55,7 +55,7 @@ pub(crate) async fn models(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
     Path(federation): Path<String>,
-) -> Result<Json<Vec<Card>>, Problem> {
+) -> Result<Json<Vec<Card>>, HttpError> {
     let rows = rows(&state, &client, &federation).await?;
     Ok(Json(rows.iter().map(|row| card_of(&state, row).in_brief()).collect()))
 }
@@ -65,10 +65,10 @@ pub(crate) async fn card(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
     Path((federation, theta)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
-) -> Result<Json<Card>, Problem> {
+    Query(wanted): Query<ModelQuery>,
+) -> Result<Json<Card>, HttpError> {
     let rows = rows(&state, &client, &federation).await?;
-    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(HttpError::NotFound)?;
     Ok(Json(card_of(&state, row)))
 }
 
@@ -77,11 +77,11 @@ pub(crate) async fn model(
     State(state): State<Arc<HttpState>>,
     Extension(client): Extension<Client>,
     Path((federation, theta)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<ModelQuery>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpError> {
     let rows = rows(&state, &client, &federation).await?;
-    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(HttpError::NotFound)?;
     let etag = format!("\"{}\"", row.blob);
     let said = [
         (header::ETAG.as_str(), etag.clone()),
@@ -114,18 +114,18 @@ fn is_known(headers: &HeaderMap, etag: &str) -> bool {
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
-fn level(theta: &str) -> Result<Conformity, Problem> {
-    let number: f64 = theta.parse().map_err(|_| Problem::Bad("θ is a number in (0, 1]"))?;
-    Conformity::try_from(number).map_err(|_| Problem::Bad("θ is a number in (0, 1]"))
+fn level(theta: &str) -> Result<Conformity, HttpError> {
+    let number: f64 = theta.parse().map_err(|_| HttpError::Bad("θ is a number in (0, 1]"))?;
+    Conformity::try_from(number).map_err(|_| HttpError::Bad("θ is a number in (0, 1]"))
 }
 
-async fn rows(state: &HttpState, client: &Client, federation: &str) -> Result<Vec<ModelRow>, Problem> {
+async fn rows(state: &HttpState, client: &Client, federation: &str) -> Result<Vec<ModelRow>, HttpError> {
     if federation != state.federation.as_str() {
-        return Err(Problem::NotFound);
+        return Err(HttpError::NotFound);
     }
     let known = client.0.as_ref().is_some_and(|peer| peer.federation == state.federation);
     if state.access == Access::Devices && !known {
-        return Err(Problem::Forbidden("models are for devices of the federation: show a certificate"));
+        return Err(HttpError::Forbidden("models are for devices of the federation: show a certificate"));
     }
     Ok(state.store.models(&state.federation).await?)
 }
@@ -158,16 +158,16 @@ mod tests {
     #[test]
     fn the_nearest_level_of_the_newest_version_is_given_and_the_lower_of_two() {
         let rows = rows();
-        let given = |theta: f64, wanted: Wanted| {
+        let given = |theta: f64, wanted: ModelQuery| {
             nearest(&rows, theta.try_into().unwrap(), &wanted).map(|row| (row.round, row.label.theta.get()))
         };
-        assert_eq!(given(0.01, Wanted::default()), Some((20, 0.25)));
-        assert_eq!(given(0.375, Wanted::default()), Some((20, 0.25)));
-        assert_eq!(given(0.75, Wanted::default()), Some((20, 0.5)));
-        assert_eq!(given(0.76, Wanted::default()), Some((20, 1.0)));
-        assert_eq!(given(0.5, Wanted { version: Some(10), seed: None }), Some((10, 0.1)));
-        assert_eq!(given(0.5, Wanted { version: Some(11), seed: None }), None);
-        assert_eq!(given(0.5, Wanted { version: None, seed: Some(2) }), None);
+        assert_eq!(given(0.01, ModelQuery::default()), Some((20, 0.25)));
+        assert_eq!(given(0.375, ModelQuery::default()), Some((20, 0.25)));
+        assert_eq!(given(0.75, ModelQuery::default()), Some((20, 0.5)));
+        assert_eq!(given(0.76, ModelQuery::default()), Some((20, 1.0)));
+        assert_eq!(given(0.5, ModelQuery { version: Some(10), seed: None }), Some((10, 0.1)));
+        assert_eq!(given(0.5, ModelQuery { version: Some(11), seed: None }), None);
+        assert_eq!(given(0.5, ModelQuery { version: None, seed: Some(2) }), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 
 mod open_losses;
 mod plausible;
+mod round_in_progress;
 mod rules;
-mod under_way;
 mod waiting;
 
 use std::collections::BTreeSet;
@@ -31,22 +31,22 @@ use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
-use deltafl_secagg::server::{RoundFailure, ServerConfig};
+use deltafl_secagg::server::{RoundFailure, ServerRoundConfig};
 use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
 
 pub use self::plausible::Implausible;
+pub use self::round_in_progress::RoundJournal;
+use self::round_in_progress::{QuestionMismatch, RoundInProgress};
 pub use self::rules::Rules;
-pub use self::under_way::RoundJournal;
-use self::under_way::{BegunOtherwise, UnderWay};
 use self::waiting::{GLANCE, WaitingLog};
 
-use crate::hub::{Purpose, Status};
+use crate::hub::{PhasePurpose, Status};
 use crate::refusal::Refusal;
-use crate::round::{Invitation, Line, Protocol};
-use crate::store::{Slot, SlotKey, StoreError};
+use crate::round::{DeviceLink, Invitation, Protocol};
+use crate::store::{SlotKey, StoreError, StoredQuestion};
 
 /// The reason for which the aggregation of a cohort failed.
 #[derive(Debug, thiserror::Error)]
@@ -59,15 +59,15 @@ enum Failed {
     Implausible(#[from] Implausible),
     /// A previous server sent a different question.
     #[error(transparent)]
-    Begun(#[from] BegunOtherwise),
+    Begun(#[from] QuestionMismatch),
     /// The current round could not be stored, so no question is sent.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 /// The devices of a federation, online or offline.
-pub struct Remote {
-    line: Line,
+pub struct NetworkExchange {
+    line: DeviceLink,
     rules: Rules,
     /// Set to end the run.
     stop: Arc<AtomicBool>,
@@ -83,7 +83,7 @@ pub struct Remote {
     chain: Option<DrawChain>,
     /// The last unfinished round and its number of failed cohorts.
     failed: ((u64, u64), u32),
-    under_way: UnderWay,
+    round_in_progress: RoundInProgress,
     /// The store of the current round.
     journal: Option<RoundJournal>,
 }
@@ -106,8 +106,8 @@ pub struct ShuttingDown;
 #[error("device {0} was drawn more than once: deployed, cohorts are drawn without replacement")]
 pub struct DrawnTwice(pub u32);
 
-impl Remote {
-    pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
+impl NetworkExchange {
+    pub(crate) fn new(line: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
         Self {
             line,
             rules,
@@ -118,7 +118,7 @@ impl Remote {
             current: None,
             chain: None,
             failed: ((0, 0), 0),
-            under_way: UnderWay::default(),
+            round_in_progress: RoundInProgress::default(),
             journal: None,
         }
     }
@@ -141,13 +141,13 @@ impl Remote {
     pub fn resume(&mut self, state: &State) -> Result<(), StoreError> {
         let (seed, round) = (state.seed, state.round);
         self.line.hub.set_newest(state);
-        self.under_way = UnderWay::default();
+        self.round_in_progress = RoundInProgress::default();
         if let Some(journal) = &self.journal {
             let slots = journal.slots(&self.line.runtime, seed, round)?;
             if !slots.is_empty() {
                 tracing::info!(seed, round, questions = slots.len(), "a previous server began the round");
             }
-            self.under_way = UnderWay::resumed((seed, round), slots);
+            self.round_in_progress = RoundInProgress::resumed((seed, round), slots);
         }
         Ok(())
     }
@@ -205,8 +205,8 @@ impl Remote {
 
     /// Gives up the current round.
     fn give_up(&mut self) {
-        self.failed = (self.under_way.round(), self.rules.attempts);
-        tracing::error!(round = self.under_way.round().1, "the round is given up and moves nothing");
+        self.failed = (self.round_in_progress.round(), self.rules.attempts);
+        tracing::error!(round = self.round_in_progress.round().1, "the round is given up and moves nothing");
     }
 
     /// Records that the aggregation of a cohort failed.
@@ -218,7 +218,7 @@ impl Remote {
         if self.is_given_up(key) {
             self.give_up();
         }
-        self.under_way.begin_anew();
+        self.round_in_progress.begin_anew();
         self.line.hub.status.send_modify(Status::fail);
     }
 
@@ -241,7 +241,7 @@ impl Remote {
             current.protocol.end(&self.line);
         }
         self.setups += 1;
-        self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
+        self.line.hub.status.send_modify(|status| status.turn_to(key, PhasePurpose::Keys));
         let known = self.line.hub.known();
         let session = session_under(&self.line.hub.introduction().session, known.hash());
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
@@ -253,7 +253,7 @@ impl Remote {
             slots: SLOTS,
             draw: self.opening(self.setups).map(|(_, opening)| opening),
         };
-        let config = ServerConfig {
+        let config = ServerRoundConfig {
             params,
             cohort: present,
             roster: Arc::clone(&known.keys),
@@ -273,9 +273,13 @@ impl Remote {
         question: blake3::Hash,
     ) -> Result<SlotKey, StoreError> {
         let asked: BTreeSet<u32> = asked.iter().map(|id| id.0).collect();
-        let key = self.under_way.ask(asked.iter().copied());
+        let key = self.round_in_progress.ask(asked.iter().copied());
         if let Some(journal) = &self.journal {
-            journal.asked(&self.line.runtime, key, &Slot { question, cohort, asked, sums: None })?;
+            journal.asked(
+                &self.line.runtime,
+                key,
+                &StoredQuestion { question, cohort, asked, sums: None },
+            )?;
         }
         Ok(key)
     }
@@ -285,8 +289,8 @@ impl Remote {
         let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
         let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
-        self.under_way.turn_to(key);
-        if let Some(known) = self.under_way.known(&cohort, &signed)? {
+        self.round_in_progress.turn_to(key);
+        if let Some(known) = self.round_in_progress.known(&cohort, &signed)? {
             return Ok(known);
         }
         self.line.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
@@ -330,7 +334,7 @@ impl Remote {
         };
         let sums: Vec<CohortSum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
-            let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
+            let step = plausible::StepBounds { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
                 tracing::error!(round = round.index, %implausible, "a device of the cohort sent an invalid answer");
                 self.line.hub.refusals.count(Refusal::Implausible);
@@ -353,9 +357,9 @@ fn nothing(query: &Query) -> CohortSum {
 }
 
 /// Returns the purpose of a sum, for the status.
-fn purpose(queries: &[Query]) -> Purpose {
+fn purpose(queries: &[Query]) -> PhasePurpose {
     let update = |query: &Query| matches!(query.ask, Ask::Update { .. });
-    if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
+    if queries.iter().any(update) { PhasePurpose::Updates } else { PhasePurpose::Losses }
 }
 
 /// Returns the params of the queries without duplicates.
@@ -365,7 +369,7 @@ fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
     (0..named.len()).filter(|&i| first(i)).map(|i| named[i]).collect::<Vec<_>>().into_iter()
 }
 
-impl Exchange for Remote {
+impl Exchange for NetworkExchange {
     fn devices(&self) -> usize {
         self.line.hub.known().roster.entries().len()
     }
@@ -381,18 +385,18 @@ impl Exchange for Remote {
     /// Waits until enough devices are ready for a round. A server stops only here. A round that has
     /// begun is completed, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        if let Some(cohort) = self.under_way.left_cohort().cloned() {
+        if let Some(cohort) = self.round_in_progress.left_cohort().cloned() {
             if self.comes_back(&cohort)? {
                 let places = 0..self.devices() as u32;
                 return Ok(Reachable::Some(places.map(|place| cohort.contains(&place)).collect()));
             }
-            self.under_way.begin_anew();
+            self.round_in_progress.begin_anew();
         }
-        if self.under_way.take_again() {
-            if self.is_given_up(self.under_way.round()) {
+        if self.round_in_progress.take_again() {
+            if self.is_given_up(self.round_in_progress.round()) {
                 return Ok(Reachable::Everyone);
             }
-            if !self.under_way.is_untouched() {
+            if !self.round_in_progress.is_untouched() {
                 return self.others();
             }
         }

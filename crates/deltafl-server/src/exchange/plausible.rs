@@ -65,14 +65,14 @@ pub enum Implausible {
 
 /// The bounds on the change of w in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Step {
+pub(super) struct StepBounds {
     /// The operator's limit.
     pub(super) most: Option<f64>,
     /// The maximum norm of a device's update, and thus of any mean of updates.
     pub(super) clip: Option<Clip>,
 }
 
-impl Step {
+impl StepBounds {
     /// Returns the maximum norm of a step of `params` parameters by this many devices with this
     /// weight.
     fn longest(&self, kept: f64, weight: f64, params: usize) -> Option<f64> {
@@ -86,7 +86,12 @@ impl Step {
 }
 
 /// Checks the sum of the answers to a query; `cohort` devices were asked.
-pub(super) fn check(query: &Query, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
+pub(super) fn check(
+    query: &Query,
+    sum: &CohortSum,
+    cohort: usize,
+    step: StepBounds,
+) -> Result<(), Implausible> {
     match &query.ask {
         Ask::Update { .. } => check_update(&query.params, sum, cohort, step),
         Ask::Quantile(QuantileQuery::Histogram(_)) => {
@@ -114,7 +119,12 @@ fn check_evaluation(measures: &[Measure], sum: &CohortSum) -> Result<(), Implaus
     Ok(())
 }
 
-fn check_update(params: &Params, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
+fn check_update(
+    params: &Params,
+    sum: &CohortSum,
+    cohort: usize,
+    step: StepBounds,
+) -> Result<(), Implausible> {
     // What comes back beside w is bounded as w is; how far w may move is another matter.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, tail, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
@@ -162,10 +172,10 @@ mod tests {
     const COHORT: usize = 10;
 
     fn checked(values: Vec<u64>, max_norm: Option<f64>) -> Result<(), Implausible> {
-        checked_step(values, Step { most: max_norm, clip: None })
+        checked_step(values, StepBounds { most: max_norm, clip: None })
     }
 
-    fn checked_step(values: Vec<u64>, step: Step) -> Result<(), Implausible> {
+    fn checked_step(values: Vec<u64>, step: StepBounds) -> Result<(), Implausible> {
         let params = Params::from(vec![0.5, -1.0]);
         let plan = LocalPlan {
             work: Work::Epochs(1),
@@ -224,7 +234,7 @@ mod tests {
     #[test]
     fn a_mean_that_is_longer_than_any_clipped_update_is_not_believed() {
         let clip = Clip::try_from(0.3).ok();
-        let step = Step { most: None, clip };
+        let step = StepBounds { most: None, clip };
         let sum_of = |long: &[(f32, f64)]| {
             let mut sum = vec![0; UpdateCode::len(2)];
             for (far, weight) in long {
@@ -254,7 +264,7 @@ mod tests {
             let mut values = vec![0; query.answer_len()];
             entries.iter().for_each(|&(entry, devices)| values[entry] = devices);
             let sum = CohortSum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
-            check(&query, &sum, COHORT, Step { most: None, clip: None })
+            check(&query, &sum, COHORT, StepBounds { most: None, clip: None })
         };
         let loss = measures[0].places();
         assert_eq!(checked(&[(3, 5), (7, 3), (loss + 2, 8)]), Ok(()));
@@ -277,7 +287,7 @@ mod tests {
             traffic: Traffic::default(),
             remembered: Vec::new(),
         };
-        let any = Step::default();
+        let any = StepBounds::default();
         assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, any), Ok(()));
         let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, any);
         assert_eq!(wrapped, Err(Implausible::Entry { entry: 2 }));

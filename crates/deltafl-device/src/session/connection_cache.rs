@@ -7,14 +7,14 @@ use deltafl_wire::MAX_QUERIES;
 
 use crate::answer::Losses;
 use crate::cache::BlobCache;
-use crate::consent::Ledger;
+use crate::consent::ComputeTimeBudget;
 use crate::fetch::Partial;
 
 /// State that outlives a connection.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct ConnectionCache {
     pub(super) partial: Partial,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: ComputeTimeBudget,
     pub(super) losses: Losses,
     /// The hashes of the parameters fetched last. Each device of a shared cache fetches for itself.
     fetched: VecDeque<blake3::Hash>,
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
     refused: String,
 }
 
-impl Memory {
+impl ConnectionCache {
     /// Whether a server has welcomed the device since the flag was last read.
     pub(crate) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)

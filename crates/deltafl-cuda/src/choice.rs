@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Where devices compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum BackendChoice {
     /// A GPU if there is one that has kernels for the model, else the CPU.
     #[default]
     Auto,
@@ -21,12 +21,12 @@ pub enum Place {
 /// Not a place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{got:?} is not a place to compute: auto, cpu, cuda or cuda:N")]
-pub struct UnknownPlace {
+pub struct UnknownBackend {
     /// What was given.
     pub got: String,
 }
 
-impl Place {
+impl BackendChoice {
     /// The GPU to try, if any.
     pub fn ordinal(self) -> Option<usize> {
         match self {
@@ -37,11 +37,11 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
-    type Err = UnknownPlace;
+impl FromStr for BackendChoice {
+    type Err = UnknownBackend;
 
-    fn from_str(text: &str) -> Result<Self, UnknownPlace> {
-        let unknown = || UnknownPlace { got: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, UnknownBackend> {
+        let unknown = || UnknownBackend { got: text.to_owned() };
         match text.split_once(':') {
             None if text == "auto" => Ok(Self::Auto),
             None if text == "cpu" => Ok(Self::Cpu),
@@ -54,7 +54,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BackendChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -71,16 +71,16 @@ mod tests {
     #[test]
     fn places_read_back_as_they_are_written() {
         for text in ["auto", "cpu", "cuda:0", "cuda:3"] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<BackendChoice>().unwrap().to_string(), text);
         }
-        assert_eq!("cuda".parse(), Ok(Place::Cuda { ordinal: 0 }));
+        assert_eq!("cuda".parse(), Ok(BackendChoice::Cuda { ordinal: 0 }));
     }
 
     #[test]
     fn anything_else_is_refused_by_name() {
         for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0"] {
             let got = text.to_owned();
-            assert_eq!(text.parse::<Place>(), Err(UnknownPlace { got }));
+            assert_eq!(text.parse::<BackendChoice>(), Err(UnknownBackend { got }));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use deltafl::metrics::Figures;
-use deltafl_device::enrolment::{AskError, Knob, enrol};
+use deltafl_device::enrolment::{AskError, ModelApi, enrol};
 use deltafl_server::authority::Authority;
 use deltafl_server::http::{Access, HttpLimits};
 use deltafl_server::live::Role;
@@ -55,20 +55,20 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
     let _limit = watchdog::start();
     let hosted = host(TestServerOptions::default()).await;
     let device = hosted.authority.issue_device(&"phone".parse().unwrap(), 0, 1).unwrap();
-    let knob = Knob::of_device(&url(&hosted), &device);
+    let model_api = ModelApi::with_identity(&url(&hosted), &device);
     tokio::task::spawn_blocking(move || {
-        let cards = knob.models().unwrap();
+        let cards = model_api.models().unwrap();
         assert_eq!(cards.len(), 6, "three levels in two versions");
         let brief = |card: &Card| !matches!(&card.losses, CardLosses::Private { histograms, .. } if !histograms.is_empty());
         assert!(cards.iter().all(brief), "a list is short");
         for (theta, nearest, track) in [(0.9, 1.0, 0), (0.45, 0.5, 1), (0.001, 0.1, 2), (0.3, 0.1, 2)] {
-            let card = knob.card(theta).unwrap();
+            let card = model_api.card(theta).unwrap();
             assert_eq!((card.theta.get(), card.version), (nearest, 2));
-            let (about, params) = read_params(&knob.params(&card).unwrap()).unwrap();
+            let (about, params) = read_params(&model_api.params(&card).unwrap()).unwrap();
             assert_eq!(params, state(2).tracks[track].params);
             assert_eq!((about.federation.as_str(), about.label.theta), ("demo", card.theta));
         }
-        let known = |theta| knob.card(theta).unwrap().losses;
+        let known = |theta| model_api.card(theta).unwrap().losses;
         assert!(matches!(known(1.0), CardLosses::None { .. }), "FedAvg was not asked");
         let CardLosses::Private { measured, histograms } = known(0.5) else { panic!("private mode") };
         assert_eq!((measured.version, measured.devices), (1, 38), "one round before version 2");
@@ -78,7 +78,7 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
         assert!((whole - 1.0).abs() < 0.02, "{whole}");
 
         assert_eq!(cards.iter().map(|card| card.held_out.len()).collect::<Vec<_>>(), [2; 6], "error and loss");
-        let error = |theta| knob.card(theta).unwrap().held_out.remove(0);
+        let error = |theta| model_api.card(theta).unwrap().held_out.remove(0);
         let (everyone, tail) = (error(1.0), error(0.5));
         assert_eq!((everyone.measure.name(), everyone.version, everyone.devices), ("error", 0, 38), "as last told");
         // Errors of 0.10, 0.12 … 0.84, and a tenth better.
@@ -94,7 +94,7 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
         }
 
         let old = cards.iter().find(|card| card.version == 1).unwrap();
-        assert_eq!(read_params(&knob.params(old).unwrap()).unwrap().1, state(1).tracks[0].params);
+        assert_eq!(read_params(&model_api.params(old).unwrap()).unwrap().1, state(1).tracks[0].params);
     })
     .await
     .unwrap();
@@ -109,15 +109,15 @@ async fn models_are_for_unrevoked_devices_of_the_federation() {
     let stranger =
         Authority::generate("demo".parse().unwrap(), 1).unwrap().issue_device(&name, 0, 1).unwrap();
     let url = url(&hosted);
-    let knob = Knob::of_device(&url, &device);
-    let foreign = Knob::of_device(&url, &stranger);
+    let model_api = ModelApi::with_identity(&url, &device);
+    let foreign = ModelApi::with_identity(&url, &stranger);
     let revocations = hosted.revocations.clone();
     let fingerprint = device.fingerprint();
     tokio::task::spawn_blocking(move || {
-        assert!(knob.card(0.5).is_ok());
+        assert!(model_api.card(0.5).is_ok());
         assert!(matches!(foreign.card(0.5), Err(AskError::Http(_))));
         revocations.replace([fingerprint].into());
-        assert!(matches!(Knob::of_device(&url, &device).card(0.5), Err(AskError::Http(_))));
+        assert!(matches!(ModelApi::with_identity(&url, &device).card(0.5), Err(AskError::Http(_))));
     })
     .await
     .unwrap();
@@ -175,7 +175,7 @@ async fn a_token_enrols_a_device_that_made_its_own_keys() {
         let refused = enrol(&url, &foreign, "tablet".parse().unwrap());
         assert!(matches!(refused, Err(AskError::OtherAuthority)), "{refused:?}");
         let device = enrol(&url, &token, "tablet".parse().unwrap()).unwrap();
-        assert!(Knob::of_device(&url, &device).card(0.5).is_ok(), "its certificate is good");
+        assert!(ModelApi::with_identity(&url, &device).card(0.5).is_ok(), "its certificate is good");
         let refused = enrol(&url, &token, "other".parse().unwrap());
         assert!(matches!(refused, Err(AskError::Refused { status: 403, .. })), "used up: {refused:?}");
         device

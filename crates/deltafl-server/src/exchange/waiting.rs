@@ -6,7 +6,7 @@ use std::time::Duration;
 use deltafl::exchange::{ExchangeError, Reachable};
 use tokio::time::Instant;
 
-use super::Remote;
+use super::NetworkExchange;
 use crate::hub::Hub;
 
 /// The interval at which a waiting server checks whether it must stop.
@@ -38,7 +38,7 @@ impl WaitingLog {
     }
 }
 
-impl Remote {
+impl NetworkExchange {
     /// Waits for the cohort of a previous server's round. Returns `true` if enough of its devices
     /// are ready to resume. Missing devices count as dropped out.
     pub(super) fn comes_back(&mut self, cohort: &BTreeSet<u32>) -> Result<bool, ExchangeError> {
@@ -57,7 +57,7 @@ impl Remote {
         let known = self.line.hub.known();
         let fresh: Vec<bool> = (0..)
             .zip(known.roster.entries())
-            .map(|(place, entry)| !entry.revoked && !self.under_way.has_asked(place))
+            .map(|(place, entry)| !entry.revoked && !self.round_in_progress.has_asked(place))
             .collect();
         let both = |ready: &[bool]| -> Vec<bool> {
             ready.iter().zip(&fresh).map(|(&ready, &fresh)| ready && fresh).collect()

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 use deltafl::exchange::CohortSum;
 use tokio::runtime::Handle;
 
-use crate::store::{Fence, Lease, Slot, SlotKey, Store, StoreError};
+use crate::store::{Fence, Lease, SlotKey, Store, StoreError, StoredQuestion};
 
 /// Stores the questions of the current round and their sums as soon as they are known.
 #[derive(Clone, Debug)]
@@ -28,11 +28,21 @@ impl RoundJournal {
         Self { store, fence: lease.to_fence() }
     }
 
-    pub(super) fn slots(&self, runtime: &Handle, seed: u64, round: u64) -> Result<Vec<Slot>, StoreError> {
+    pub(super) fn slots(
+        &self,
+        runtime: &Handle,
+        seed: u64,
+        round: u64,
+    ) -> Result<Vec<StoredQuestion>, StoreError> {
         runtime.block_on(self.store.slots(self.fence.federation(), seed, round))
     }
 
-    pub(super) fn asked(&self, runtime: &Handle, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+    pub(super) fn asked(
+        &self,
+        runtime: &Handle,
+        key: SlotKey,
+        slot: &StoredQuestion,
+    ) -> Result<(), StoreError> {
         runtime.block_on(self.store.keep_asked(&self.fence, key, slot))
     }
 
@@ -50,11 +60,11 @@ impl RoundJournal {
 /// or the options have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the round was started with a different cohort or different questions")]
-pub(super) struct BegunOtherwise;
+pub(super) struct QuestionMismatch;
 
 /// The known state of the current round.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct RoundInProgress {
     /// The seed and t.
     round: (u64, u64),
     /// The number of questions so far, over all cohorts.
@@ -74,9 +84,9 @@ struct Left {
     sums: VecDeque<(blake3::Hash, Vec<CohortSum>)>,
 }
 
-impl UnderWay {
+impl RoundInProgress {
     /// Restores the round of which a previous server sent these questions.
-    pub(super) fn resumed(round: (u64, u64), slots: Vec<Slot>) -> Self {
+    pub(super) fn resumed(round: (u64, u64), slots: Vec<StoredQuestion>) -> Self {
         let questions = slots.len() as u64;
         let asked = slots.iter().flat_map(|slot| slot.asked.iter().copied()).collect();
         let last = slots.last().map(|slot| (slot.cohort.clone(), slot.sums.is_some()));
@@ -135,13 +145,13 @@ impl UnderWay {
         &mut self,
         cohort: &BTreeSet<u32>,
         question: &blake3::Hash,
-    ) -> Result<Option<Vec<CohortSum>>, BegunOtherwise> {
+    ) -> Result<Option<Vec<CohortSum>>, QuestionMismatch> {
         let Some(left) = &mut self.left else { return Ok(None) };
         let next = left.sums.pop_front().filter(|(known, _)| known == question && left.cohort == *cohort);
         if left.sums.is_empty() || next.is_none() {
             self.left = None;
         }
-        next.map(|(_, sums)| Some(sums)).ok_or(BegunOtherwise)
+        next.map(|(_, sums)| Some(sums)).ok_or(QuestionMismatch)
     }
 
     /// Records that these devices receive a question, and returns its key in the store.
@@ -168,15 +178,20 @@ mod tests {
         vec![CohortSum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
     }
 
-    fn slot(n: u8, cohort: [u32; 3], summed: bool) -> Slot {
+    fn slot(n: u8, cohort: [u32; 3], summed: bool) -> StoredQuestion {
         let cohort = BTreeSet::from(cohort);
-        Slot { question: question(n), asked: cohort.clone(), cohort, sums: summed.then(|| sums(n.into())) }
+        StoredQuestion {
+            question: question(n),
+            asked: cohort.clone(),
+            cohort,
+            sums: summed.then(|| sums(n.into())),
+        }
     }
 
     #[test]
     fn a_round_whose_last_question_has_its_sum_goes_on_with_its_cohort() {
         let slots = vec![slot(0, [1, 2, 3], false), slot(0, [4, 5, 6], true), slot(1, [4, 5, 6], true)];
-        let mut round = UnderWay::resumed((1, 7), slots);
+        let mut round = RoundInProgress::resumed((1, 7), slots);
         let cohort = BTreeSet::from([4, 5, 6]);
         assert_eq!(round.left_cohort(), Some(&cohort));
         assert!(!round.take_again());
@@ -192,7 +207,7 @@ mod tests {
     #[test]
     fn a_round_whose_last_question_has_no_sum_is_begun_anew_without_its_devices() {
         let slots = vec![slot(0, [1, 2, 3], true), slot(1, [1, 2, 3], false)];
-        let mut round = UnderWay::resumed((1, 7), slots);
+        let mut round = RoundInProgress::resumed((1, 7), slots);
         assert_eq!(round.left_cohort(), None);
         assert!(round.take_again() && !round.take_again());
         assert_eq!((round.has_asked(3), round.has_asked(4)), (true, false));
@@ -204,10 +219,11 @@ mod tests {
     #[test]
     fn sums_are_not_taken_for_those_of_another_cohort_or_question() {
         let cohort = BTreeSet::from([1, 2, 3]);
-        let round = || UnderWay::resumed((1, 7), vec![slot(0, [1, 2, 3], true), slot(1, [1, 2, 3], true)]);
-        assert_eq!(round().known(&BTreeSet::from([1, 2, 4]), &question(0)), Err(BegunOtherwise));
+        let round =
+            || RoundInProgress::resumed((1, 7), vec![slot(0, [1, 2, 3], true), slot(1, [1, 2, 3], true)]);
+        assert_eq!(round().known(&BTreeSet::from([1, 2, 4]), &question(0)), Err(QuestionMismatch));
         let mut other = round();
-        assert_eq!(other.known(&cohort, &question(1)), Err(BegunOtherwise));
+        assert_eq!(other.known(&cohort, &question(1)), Err(QuestionMismatch));
         assert_eq!(other.left_cohort(), None);
     }
 }
