@@ -118,6 +118,7 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
             plan: &plan,
             weight,
             report: None,
+            personal: None,
             sum: 0,
         };
         devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()

@@ -183,7 +183,7 @@ impl Member<'_> {
                 let mut stream = self.randomness.stream(key, self.key);
                 let params = query.params.as_slice();
                 let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
-                let (code, share) = (key.code(), Share { weight, report });
+                let (code, share) = (key.code(), Share { weight, report, personal: None });
                 if let Some(next) = add_update(&code, &task, share, Some(own), &mut stream, worker, sum)? {
                     *own = next;
                 }

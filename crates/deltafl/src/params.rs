@@ -280,6 +280,16 @@ impl UpdateSum {
         self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
     }
 
+    /// Replaces the weighted mean of the updates. The weight stays, and so do the reports.
+    #[must_use]
+    pub fn with_mean(mut self, mean: &[f64]) -> Self {
+        let scale = self.tail_weight() * 2f64.powi(UPDATE_BITS);
+        for (sum, entry) in self.values.iter_mut().zip(mean) {
+            *sum = (entry * scale).round_ties_even() as i64 as u64;
+        }
+        self
+    }
+
     /// Returns the weighted mean of the updates, or `None` if the sum contains no device.
     pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
         let weight = self.tail_weight();

@@ -7,7 +7,9 @@
 //! [`Everyone`] is the simplest selection. [`Tail`](crate::algorithm::Tail) is the selection of
 //! Δ-FL. [`ByLoss`] weighs each device by its own loss and the mean loss of the previous round.
 
+use crate::exchange::{CohortMember, NamedLoss};
 use crate::memory::AlgorithmState;
+use crate::stream::Stream;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::Search;
 
@@ -34,6 +36,8 @@ pub enum Needs {
     Nothing,
     /// The losses, visible to the server (Algorithm 2, lines 4–5).
     Losses,
+    /// The losses with the identities of their devices, visible to the server.
+    NamedLosses,
     /// A quantile by secure sums. The server sees no loss (Algorithm 3, line 5).
     Quantile(Search),
 }
@@ -46,6 +50,8 @@ pub enum Learned<'a> {
     Nothing,
     /// The finite losses of the cohort.
     Losses(&'a [DeviceLoss]),
+    /// The finite losses of the cohort with their devices.
+    NamedLosses(&'a [NamedLoss]),
     /// A completed quantile search.
     Quantile(&'a Search),
 }
@@ -65,16 +71,28 @@ pub struct SummedTail<'a> {
 
 /// Selects the devices that count in an update, and their weights.
 pub trait Selection: Send + Sync {
-    /// What round t must learn.
+    /// Returns the information that round t needs.
     fn needs(&self, round: u64, memory: &AlgorithmState) -> Needs;
 
-    /// Takes in what was learned in round t.
+    /// Stores the information of round t.
     fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState);
 
-    /// How a device turns its loss into the share ω_k of its weight: part of the question that all devices sign.
+    /// Returns the function from the loss of a device to the share ω_k of its weight. It is part of the
+    /// question that all devices sign.
     fn weighting(&self, memory: &AlgorithmState) -> Weighting;
 
-    /// Takes in the weight of the tail, once the sum of updates is known.
+    /// Returns a factor of the weight of each cohort member, if the server knows devices by name. Only
+    /// algorithms that require [`Open`](crate::algorithm::Requires::Open) return factors.
+    fn named_shares(
+        &self,
+        _cohort: &[CohortMember],
+        _stream: &mut Stream,
+        _memory: &AlgorithmState,
+    ) -> Option<Vec<f64>> {
+        None
+    }
+
+    /// Stores the weight of the tail and the reports, after the sum of updates is known.
     fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState);
 }
 

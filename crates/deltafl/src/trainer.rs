@@ -22,8 +22,10 @@ use crate::stream::Stream;
 use crate::task::Task;
 
 mod correction;
+mod personal;
 
 pub use correction::{Correction, LocalResult};
+pub use personal::{PERSONAL, Personal, PersonalMethod};
 
 /// The amount of local training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +129,18 @@ pub trait Worker: Send {
         own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError>;
+
+    /// Trains the personal model of a device after its update, and stores it in `own`. Fails if the
+    /// worker does not train personal models.
+    fn personalise(
+        &mut self,
+        _task: &LocalTask<'_>,
+        _method: PersonalMethod,
+        _own: &mut AlgorithmState,
+        _stream: &mut Stream,
+    ) -> Result<(), TrainerError> {
+        Err("this trainer does not train personal models".into())
+    }
 }
 
 /// A local update to compute.
@@ -241,20 +255,11 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;
-        let Workspace { working, scratch, .. } = &mut self.memory;
+        let working = &mut self.memory.working;
         working.resize(self.model.working_len());
         self.model.load(params, working);
-        // The scratch size depends on the largest possible step, not on the plan.
-        let longest = match plan.work {
-            Work::Epochs(_) => plan.batch.min(examples.len()),
-            Work::Steps(_) => plan.batch,
-        };
-        scratch.resize(self.model.step_scratch_len(longest));
         self.set_pull(task, own);
-        match plan.work {
-            Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
-            Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
-        }
+        self.train(examples, plan, stream);
         let Workspace { working, local, .. } = &mut self.memory;
         local.resize(self.model.num_params() * (1 + plan.sent()), 0.0);
         let (local, changes) = local.split_at_mut(self.model.num_params());
@@ -267,10 +272,32 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         }
         Ok(&self.memory.local)
     }
+
+    fn personalise(
+        &mut self,
+        task: &LocalTask<'_>,
+        method: PersonalMethod,
+        own: &mut AlgorithmState,
+        stream: &mut Stream,
+    ) -> Result<(), TrainerError> {
+        let PersonalMethod::Regularised { proximal } = method else { return Ok(()) };
+        let plan = LocalPlan { proximal, correction: None, ..*task.plan };
+        // The pull is towards w_t, which is loaded first.
+        self.model.load(task.params, &mut self.memory.working);
+        self.set_pull(&LocalTask { plan: &plan, ..*task }, own);
+        if let Some(personal) = own.vector(PERSONAL) {
+            self.model.load(personal.as_slice(), &mut self.memory.working);
+        }
+        self.train(task.examples, &plan, stream);
+        let mut personal = vec![0.0; task.params.len()];
+        self.model.store(&self.memory.working, &mut personal);
+        own.set_vector(PERSONAL, personal.into());
+        Ok(())
+    }
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
-    /// What every step adds beside the gradient: γ(μw_t − drift).
+    /// Computes the vector that every step adds to the gradient step: γ(μw_t − drift).
     fn set_pull(&mut self, task: &LocalTask<'_>, own: &AlgorithmState) {
         let Workspace { working, pull, local, .. } = &mut self.memory;
         let LocalTask { params, plan, .. } = task;
@@ -297,6 +324,20 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
+    /// Runs the steps of a plan on the loaded params.
+    fn train(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
+        // The scratch size depends on the largest possible step, not on the plan.
+        let longest = match plan.work {
+            Work::Epochs(_) => plan.batch.min(examples.len()),
+            Work::Steps(_) => plan.batch,
+        };
+        self.memory.scratch.resize(self.model.step_scratch_len(longest));
+        match plan.work {
+            Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
+            Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
+        }
+    }
+
     /// Runs one pass over a shuffle of the examples.
     fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
         let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;

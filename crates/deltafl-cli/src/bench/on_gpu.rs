@@ -72,6 +72,7 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
             plan: &plan,
             weight,
             report: None,
+            personal: None,
             sum: 0,
         }
     };

@@ -38,6 +38,7 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(Federat
         plan,
         weight,
         report: None,
+        personal: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -263,6 +264,7 @@ fn sum_in(
         plan,
         weight,
         report: None,
+        personal: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -329,6 +331,7 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
                     plan,
                     weight,
                     report: None,
+                    personal: None,
                     sum: 0,
                 };
                 let tasks: Vec<UpdateTask<'_>> = cohort.iter().skip(part).step_by(2).map(task).collect();
@@ -362,6 +365,7 @@ fn several_sums_are_independent() {
             plan: &plan,
             weight,
             report: None,
+            personal: None,
             sum,
         };
         // The previous contents of a sum remain, and a weight that is not a number is rejected.

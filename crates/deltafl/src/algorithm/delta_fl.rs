@@ -1,6 +1,6 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses participate (Algorithms 2 and 3).
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{
     Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
@@ -66,6 +66,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
     build: |options| Ok(Tail::from_options(options)?.into_parts()),
     weightings: &[&TAIL, &SMOOTH_TAIL],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// The method by which Δ-FL finds the quantile of the losses.
@@ -194,7 +195,7 @@ impl Selection for Tail {
 
     fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState) {
         let eta = match learned {
-            Learned::Nothing => return,
+            Learned::Nothing | Learned::NamedLosses(_) => return,
             Learned::Losses(losses) => self.open_eta(losses),
             Learned::Quantile(search) => {
                 memory.set_number(RANGE[0], search.range().lower());

@@ -4,7 +4,7 @@
 //! [`Adaptive`] contains the rule. It uses the mean update only and works under secure sums.
 
 use super::fed_adam::{BETA1, SERVER_RATE, TAU};
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{OptionDefault, OptionSpec, OptionValue};
 use crate::server_step::{Adaptive, SecondMoment};
 
@@ -24,4 +24,5 @@ pub static FED_ADAGRAD: Algorithm = Algorithm {
     },
     weightings: &[],
     corrections: &[],
+    requires: Requires::Sums,
 };

@@ -2,7 +2,7 @@
 //!
 //! [`Adaptive`] contains the rule. It uses the mean update only and works under secure sums.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionSpec};
 use crate::server_step::{Adaptive, SecondMoment};
 
@@ -18,6 +18,7 @@ pub static FED_ADAM: Algorithm = Algorithm {
     },
     weightings: &[],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// η_s.

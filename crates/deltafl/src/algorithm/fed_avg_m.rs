@@ -10,7 +10,7 @@
 //! bit.
 
 use super::fed_adam::SERVER_RATE;
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionDefault, OptionSpec, OptionValue};
 use crate::server_step::Momentum;
 
@@ -35,4 +35,5 @@ pub static FED_AVG_M: Algorithm = Algorithm {
     },
     weightings: &[],
     corrections: &[],
+    requires: Requires::Sums,
 };

@@ -12,7 +12,7 @@
 //! under secure sums. Means use the weights of the devices, and equal those of the paper with
 //! `weights = "uniform"`.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionSpec};
 use crate::params::{Params, UpdateSum};
@@ -44,6 +44,7 @@ pub static FED_DYN: Algorithm = Algorithm {
     },
     weightings: &[&EVERYONE],
     corrections: &[&DYNAMIC_REGULARISER],
+    requires: Requires::Sums,
 };
 
 /// The name of g_k in the device's memory.

@@ -11,7 +11,7 @@
 //! sees sums only: FedNova works under secure sums. It differs from FedAvg only if devices take
 //! different numbers of steps, thus with `epochs` and not with `steps`.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::params::{Params, UpdateSum};
 use crate::selection::{Learned, Needs, Selection, SummedTail, Weighting, WeightingKind};
@@ -32,6 +32,7 @@ pub static FED_NOVA: Algorithm = Algorithm {
     },
     weightings: &[&PER_STEP],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// 1/τ.

@@ -9,7 +9,7 @@
 //! Devices report their losses in the sum of the updates. The server learns their mean only, so the
 //! algorithm works under secure sums. The loss of a round changes μ of the next one.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionSpec};
 use crate::selection::{Learned, LossMean, MEAN_LOSS, Needs, PROXIMAL, Selection, SummedTail, Weighting};
@@ -33,6 +33,7 @@ pub static FED_PROX_ADAPTIVE: Algorithm = Algorithm {
     },
     weightings: &[&MEAN_LOSS],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// The number of rounds without an increase of the loss after which μ decreases.

@@ -3,7 +3,7 @@
 //! [`Adaptive`] contains the rule. It uses the mean update only and works under secure sums.
 
 use super::fed_adam::{BETA1, BETA2, SERVER_RATE, TAU};
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::server_step::{Adaptive, SecondMoment};
 
 /// FedYogi.
@@ -18,4 +18,5 @@ pub static FED_YOGI: Algorithm = Algorithm {
     },
     weightings: &[],
     corrections: &[],
+    requires: Requires::Sums,
 };

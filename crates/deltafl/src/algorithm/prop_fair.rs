@@ -11,7 +11,7 @@
 //! the logarithm of each batch instead. A device needs its own loss and the constants M and ε only,
 //! so PropFair works under secure sums.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, InvalidOption, OptionSpec};
 use crate::selection::{ByLoss, LARGEST_SHARE, MEAN_LOSS, Weighting, WeightingKind, no_report};
 
@@ -47,6 +47,7 @@ pub static PROP_FAIR: Algorithm = Algorithm {
     },
     weightings: &[&PROPORTIONAL, &MEAN_LOSS],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// M / max(M − F, ε).

@@ -18,7 +18,7 @@
 //!
 //! The server sees sums only: q-FFL works under secure sums. q = 0 equals FedAvg to the bit.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionSpec};
 use crate::params::{Params, UpdateSum};
@@ -52,6 +52,7 @@ pub static Q_FFL: Algorithm = Algorithm {
     },
     weightings: &[&POWER, &MEAN_LOSS],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// The place of the curvature among the reports.

@@ -11,7 +11,7 @@
 //! c_k stays on its device: in its memory, and in a deployment on its disk. Means use the weights
 //! of the devices, and equal those of the paper with `weights = "uniform"`.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
@@ -39,6 +39,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     },
     weightings: &[&EVERYONE],
     corrections: &[&CONTROL_VARIATE],
+    requires: Requires::Sums,
 };
 
 /// The name of c in the track's memory and of c_k in the device's memory.

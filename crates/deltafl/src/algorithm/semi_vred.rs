@@ -12,7 +12,7 @@
 //! and the second one has no correction of the mean. The server sees sums only: SemiVRed works under
 //! secure sums. β = 0 equals FedAvg to the bit.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionSpec};
 use crate::selection::{ByLoss, LARGEST_SHARE, LossMean, MEAN_LOSS, Weighting, WeightingKind};
 
@@ -39,6 +39,7 @@ pub static SEMI_VRED: Algorithm = Algorithm {
     },
     weightings: &[&SEMI_VARIANCE, &MEAN_LOSS],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// 1 + 2β ((F − c)₊ − s).

@@ -11,7 +11,7 @@
 //! the reports of the previous round, so that the first round is FedAvg. The server sees sums only:
 //! TERM works under secure sums. t = 0 equals FedAvg to the bit.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionSpec};
 use crate::selection::{ByLoss, LARGEST_SHARE, LossMean, MEAN_LOSS, Weighting, WeightingKind};
 
@@ -35,6 +35,7 @@ pub static TERM: Algorithm = Algorithm {
     },
     weightings: &[&TILTED, &MEAN_LOSS],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// e^{t (F − c)}.

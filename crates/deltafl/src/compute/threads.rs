@@ -152,14 +152,14 @@ impl Compute for Threads<'_> {
         let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
         let update =
             |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
-                let UpdateTask { device, params, sent, own, plan, weight, report, sum } = tasks[t];
+                let UpdateTask { device, params, sent, own, plan, weight, report, personal, sum } = tasks[t];
                 at.set(device);
                 thread.sums[sum].resize(lens[sum], 0);
                 let mut stream = update_stream(key, stream_key(self.federation.id(device)));
                 let examples = self.federation.examples(device);
                 let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
                 let sum = &mut thread.sums[sum];
-                let share = Share { weight, report };
+                let share = Share { weight, report, personal };
                 let memory = add_update(&code, &task, share, own, &mut stream, worker, sum)?;
                 thread.remembered.extend(memory.map(|memory| (t, memory)));
                 Ok(())

@@ -14,7 +14,7 @@ use crate::stream::Stream;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
 use crate::task::Task;
-use crate::trainer::{LocalPlan, LocalTask, TrainerError, Worker};
+use crate::trainer::{LocalPlan, LocalTask, PersonalMethod, TrainerError, Worker};
 
 /// The contribution of a device to a sum, before anything is computed for it.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,8 @@ pub(crate) struct Share<'a> {
     pub(crate) weight: f64,
     /// The report beside the update.
     pub(crate) report: Option<Report<'a>>,
+    /// The training of a personal model after the update.
+    pub(crate) personal: Option<PersonalMethod>,
 }
 
 /// Trains a device and adds its update to `sum`. Returns the new memory of the device if it differs
@@ -96,7 +98,7 @@ pub(crate) struct Share<'a> {
 pub(crate) fn add_update(
     code: &UpdateCode,
     task: &LocalTask<'_>,
-    Share { weight, report }: Share<'_>,
+    Share { weight, report, personal }: Share<'_>,
     own: Option<&AlgorithmState>,
     stream: &mut Stream,
     worker: &mut dyn Worker,
@@ -119,6 +121,9 @@ pub(crate) fn add_update(
     let is_added = add_answer(code, task, answer, weight, sum)?;
     if is_added {
         UpdateCode::add_reports(&numbers, sum);
+        if let Some(method) = personal {
+            worker.personalise(task, method, &mut memory, stream)?;
+        }
     }
     let is_new = own.is_some() || !memory.is_empty();
     Ok((is_added && is_new).then_some(memory))

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::peers::{cut, owners};
 use super::recall::{self, MemoryUpdate};
 use super::{
-    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
-    WorkDone,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, NamedLoss, Peers, Round, SplitEvaluation,
+    TrainIndex, WorkDone,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
@@ -18,7 +18,7 @@ use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, 
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Query};
+use crate::question::{Ask, Query, RoundKey};
 use crate::selection::Report;
 use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
@@ -132,14 +132,16 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         self.know_losses(round, params.iter().copied())?;
         let of_params = |params: &&Params| {
             let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told =
-                |(drawn, &loss): (&CohortMember, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
-            answering.filter_map(told).collect()
+            let named = |(drawn, &loss): (&CohortMember, &f64)| {
+                let loss = DeviceLoss::new(loss, self.weight(round, drawn)).ok()?;
+                Some(NamedLoss { device: drawn.device, loss })
+            };
+            answering.filter_map(named).collect()
         };
         Ok(params.iter().map(of_params).collect())
     }
@@ -241,6 +243,36 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
+    /// Returns the federation.
+    pub(super) fn federation(&self) -> &'a Federation {
+        self.federation
+    }
+
+    /// Returns the federation index of each training device.
+    pub(super) fn train(&self) -> &[FederationIndex] {
+        &self.train
+    }
+
+    /// Returns the loss and metrics of one device.
+    pub(super) fn evaluation(
+        &mut self,
+        device: FederationIndex,
+        params: &Params,
+    ) -> Result<Evaluation, ExchangeError> {
+        let score = self.scores(&[device], &[params])?[0][0];
+        Ok(Evaluation::new(self.compute.task(), &score, self.federation.example_count(device)))
+    }
+
+    /// Adds updates to sums. Every process computes all of them.
+    pub(super) fn add_updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ExchangeError> {
+        Ok(self.compute.updates(key, tasks, sums).map(drop)?)
+    }
+
     fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
@@ -335,8 +367,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
                 let held = self.counts[drawn.device.place()];
+                let share = round.own.get(query).map_or(1.0, |update| update.share(member));
+                if share <= 0.0 {
+                    continue;
+                }
                 if let Contribution::Update { plan, weight, report } =
-                    Contribution::new(ask, self.weight(round, drawn), held, loss)
+                    Contribution::new(ask, share * self.weight(round, drawn), held, loss)
                 {
                     let examples = plan.examples(held);
                     all.push(PendingUpdate { query, member, weight, report, examples });
@@ -378,10 +414,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 return None;
             };
             let drawn = round.cohort[pending.member].device;
-            let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
+            let own = round.own.get(pending.query).and_then(|update| update.memories.get(drawn));
             let device = self.train[drawn.place()];
             let PendingUpdate { weight, report, .. } = *pending;
-            Some(UpdateTask { device, params, sent, own, plan, weight, report, sum: sum_of(pending) })
+            let personal = round.own.get(pending.query).and_then(|update| update.personal);
+            let sum = sum_of(pending);
+            Some(UpdateTask { device, params, sent, own, plan, weight, report, personal, sum })
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;

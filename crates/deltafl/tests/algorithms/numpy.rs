@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use deltafl::data::BatchBuffer;
 use deltafl::device::{stream_key, update_stream};
 use deltafl::question::RoundKey;
+use deltafl::stream::{Purpose, Stream};
+use deltafl::trainer::PERSONAL;
 use serde_json::{Value, json};
 
 use super::small::{SEED, devices, last_state, small_plan};
@@ -34,6 +36,22 @@ const TRACKS: &[(&str, &[(&str, f64)])] = &[
     ("term", &[("tilt", 4.0)]),
     ("propfair", &[("baseline", 3.0), ("utility_floor", 0.5)]),
     ("semivred", &[("penalty", 0.6)]),
+    ("gifair", &[("rank_penalty", 0.8)]),
+    ("afl", &[("lambda_rate", 0.5)]),
+    ("drfa", &[("lambda_rate", 0.5)]),
+    ("median", &[]),
+    ("trimmed-mean", &[("trim", 0.25)]),
+    ("geometric-median", &[]),
+    ("krum", &[("liars", 0.2)]),
+    ("delta-fl", &[("theta", 0.4)]),
+    (
+        "delta-fl+fedadam",
+        &[("theta", 0.4), ("server_rate", 0.05), ("beta1", 0.8), ("beta2", 0.95), ("tau", 0.01)],
+    ),
+    ("delta-fl+fedprox", &[("theta", 0.4), ("mu", 0.5)]),
+    ("delta-fl+scaffold", &[("theta", 0.4), ("global_rate", 0.8)]),
+    ("ditto", &[("personal_mu", 0.5)]),
+    ("delta-fl+ditto", &[("theta", 0.4), ("personal_mu", 0.5)]),
 ];
 
 /// The devices, cohorts and batches of a plan.
@@ -55,13 +73,17 @@ fn problem(plan: &Plan, federation: &Federation) -> Value {
         let member = |drawn: &CohortMember| {
             let k = train[drawn.device.place()];
             let mut stream = update_stream(&key, stream_key(federation.id(k)));
-            let mut batches: Vec<Vec<u32>> = Vec::new();
-            for _ in 0..epochs {
-                let mut order: Vec<u32> = (0..federation.example_count(k) as u32).collect();
-                stream.shuffle(&mut order);
-                batches.extend(order.chunks(plan.local().batch).map(<[u32]>::to_vec));
-            }
-            json!([drawn.device.0, batches])
+            let mut batches = || {
+                let mut batches: Vec<Vec<u32>> = Vec::new();
+                for _ in 0..epochs {
+                    let mut order: Vec<u32> = (0..federation.example_count(k) as u32).collect();
+                    stream.shuffle(&mut order);
+                    batches.extend(order.chunks(plan.local().batch).map(<[u32]>::to_vec));
+                }
+                batches
+            };
+            // The second list is that of a personal model.
+            json!([drawn.device.0, batches(), batches()])
         };
         cohort.iter().map(member).collect::<Vec<Value>>()
     };
@@ -96,10 +118,17 @@ fn every_rule_agrees_with_a_plain_numpy_program() {
     let federation = devices();
     let plan = small_plan(TRACKS.iter().map(|(kind, given)| track(kind, given)).collect());
     let mut problem = problem(&plan, &federation);
-    let named = TRACKS.iter().map(|(kind, given)| {
+    let units = |track: usize| {
+        let unit = |round| {
+            let mut stream = Stream::new(SEED, Purpose::Selection, round, track as u64);
+            (0..plan.sampling().cohort_size).map(move |_| stream.unit()).collect::<Vec<f64>>()
+        };
+        (0..plan.rounds()).map(unit).collect::<Vec<_>>()
+    };
+    let named = TRACKS.iter().enumerate().map(|(i, (kind, given))| {
         let options: serde_json::Map<String, Value> =
             given.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect();
-        json!({ "kind": kind, "options": options })
+        json!({ "kind": kind, "options": options, "units": units(i) })
     });
     problem["tracks"] = named.collect();
     let Some(expected) = reference(&problem) else { return };
@@ -107,11 +136,17 @@ fn every_rule_agrees_with_a_plain_numpy_program() {
     let fed_avg = &expected[0];
     for (((kind, given), ours), expected) in TRACKS.iter().zip(&state.tracks).zip(&expected) {
         let off = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        let ours: Vec<f64> = ours.params.as_slice().iter().map(|&w| w.into()).collect();
+        let personal = ours.devices.iter().filter_map(|(_, memory)| memory.vector(PERSONAL));
+        let ours: Vec<f64> = [&ours.params]
+            .into_iter()
+            .chain(personal)
+            .flat_map(|params| params.as_slice().iter().map(|&w| f64::from(w)))
+            .collect();
+        assert_eq!(ours.len(), expected.len(), "{kind}");
         let error = off(&ours, expected);
         println!("{kind} {given:?}: off by {error:.1e}, {:.1e} from FedAvg", off(expected, fed_avg));
         assert!(error < TOLERANCE, "{kind} {given:?} is off by {error}");
-        let is_fed_avg = *kind == "fedavg" || given.contains(&("q", 0.0));
+        let is_fed_avg = ["fedavg", "ditto"].contains(kind) || given.contains(&("q", 0.0));
         assert!(
             is_fed_avg || off(expected, fed_avg) > 10.0 * TOLERANCE,
             "{kind} does not differ from FedAvg"

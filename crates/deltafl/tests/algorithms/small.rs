@@ -1,6 +1,6 @@
 //! A small problem: softmax regression on synthetic(1, 1), with steps that do not magnify rounding.
 
-use deltafl::data::synthetic::{ExamplesPerDevice, Fraction, Logistic};
+use deltafl::data::synthetic::{ExamplesPerDevice, Fraction, SyntheticLogistic};
 
 use super::*;
 
@@ -20,7 +20,7 @@ pub(super) fn one_device() -> Federation {
 fn federation_of(devices: u32, train: f64) -> Federation {
     let (devices, examples) = (devices.try_into().unwrap(), ExamplesPerDevice::new(10, 30, 60).unwrap());
     let train = Fraction::new(train).unwrap();
-    Logistic { devices, seed: 5, examples, train, ..Logistic::default() }.build()
+    SyntheticLogistic { devices, seed: 5, examples, train, ..SyntheticLogistic::default() }.build()
 }
 
 /// Three rounds of five devices.

@@ -1,0 +1,104 @@
+//! The published behaviour of the algorithms on small problems.
+
+use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, TargetKind};
+
+use super::small::{devices, small_plan};
+use super::*;
+
+/// The losses of the train devices after a run of some tracks, per track.
+fn losses(tracks: Vec<Track>, rounds: u64) -> Vec<Vec<f64>> {
+    let federation = devices();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let builder = small_plan(tracks).into_builder().rounds(rounds).evaluate_every(rounds).cohort(9);
+    let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
+    let plan = builder.terms(terms).learning_rate(0.05).build().unwrap();
+    let (mut state, mut records) = (plan.start(7, &trainer), Records::default());
+    train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+    let (_, splits) = records.evaluations.pop().unwrap();
+    splits[0].tracks.iter().map(|devices| devices.iter().map(|device| device.loss).collect()).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn variance(values: &[f64]) -> f64 {
+    mean(&values.iter().map(|value| (value - mean(values)).powi(2)).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_larger_q_gives_losses_of_lower_variance() {
+    let tracks = [0.0, 1.0, 4.0].map(|q| track("q-ffl", &[("q", q)]));
+    let variances: Vec<f64> = losses(tracks.into(), 150).iter().map(|losses| variance(losses)).collect();
+    assert!(variances[0] > variances[1] && variances[1] > variances[2], "{variances:?}");
+}
+
+/// Devices of a regression in one dimension: F_k(w) is a parabola.
+const POINTS: [&[(f32, f32)]; 4] =
+    [&[(1.0, 2.0), (0.5, 1.5)], &[(1.0, -1.0), (1.0, -0.5)], &[(2.0, 1.0)], &[(1.0, 0.5), (0.2, 0.9)]];
+
+fn parabolas() -> Federation {
+    let mut builder = FederationBuilder::with_target("line", InputKind::Dense { dim: 1 }, TargetKind::Values);
+    for (k, points) in POINTS.iter().enumerate() {
+        let inputs: Vec<f32> = points.iter().map(|(x, _)| *x).collect();
+        let values: Vec<f32> = points.iter().map(|(_, y)| *y).collect();
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&inputs), &values).unwrap();
+    }
+    builder.build()
+}
+
+/// F_k(w).
+fn parabola(k: usize, w: f64) -> f64 {
+    let residuals = POINTS[k].iter().map(|&(x, y)| f64::from(x) * w - f64::from(y));
+    residuals.map(|residual| 0.5 * residual * residual).sum::<f64>() / POINTS[k].len() as f64
+}
+
+fn worst_parabola(w: f64) -> f64 {
+    (0..POINTS.len()).map(|k| parabola(k, w)).fold(f64::MIN, f64::max)
+}
+
+/// The minimum over w of the largest loss, by ternary search: the largest loss is convex.
+fn minimax() -> f64 {
+    let (mut low, mut high) = (-10.0, 10.0);
+    for _ in 0..200 {
+        let [left, right] = [low + (high - low) / 3.0, high - (high - low) / 3.0];
+        if worst_parabola(left) < worst_parabola(right) { high = right } else { low = left }
+    }
+    worst_parabola(low)
+}
+
+/// w of each track after a run with all devices in every round.
+fn minima(tracks: Vec<Track>) -> Vec<f64> {
+    let federation = parabolas();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
+    let tracks = tracks.into_iter().map(|track| Track { l2: 0.0, ..track });
+    let builder = Plan::builder().rounds(4000).cohort(4).terms(terms).batch(2).learning_rate(0.02);
+    let plan = builder.evaluate_every(4000).tracks(tracks).build().unwrap();
+    let mut state = plan.start(7, &trainer);
+    train(&mut exchange, &plan, &mut state, &mut Records::default()).unwrap();
+    state.tracks.iter().map(|track| track.params.as_slice()[0].into()).collect()
+}
+
+#[test]
+fn afl_reaches_the_minimum_of_the_largest_loss_and_fed_avg_does_not() {
+    let found = minima(vec![Track::fed_avg(), track("afl", &[("lambda_rate", 0.02)])]);
+    let [fed_avg, afl] = [0, 1].map(|i| worst_parabola(found[i]) / minimax() - 1.0);
+    assert!(afl < 1e-3, "AFL is off by {afl} of the minimum");
+    assert!(fed_avg > 0.05, "FedAvg is off by {fed_avg}");
+}
+
+#[test]
+fn a_larger_tilt_trades_the_mean_loss_for_the_worst_loss() {
+    let found = minima([0.0, 0.5, 1.0, 4.0, 16.0].map(|tilt| track("term", &[("tilt", tilt)])).into());
+    let mean_parabola = |&w: &f64| mean(&(0..POINTS.len()).map(|k| parabola(k, w)).collect::<Vec<_>>());
+    let means: Vec<f64> = found.iter().map(mean_parabola).collect();
+    let worst: Vec<f64> = found.iter().map(|&w| worst_parabola(w)).collect();
+    assert!(means.is_sorted_by(|a, b| a < b), "{means:?}");
+    assert!(worst.is_sorted_by(|a, b| a > b), "{worst:?}");
+    assert!(worst[4] < 1.05 * minimax(), "{worst:?}");
+}
