@@ -22,6 +22,7 @@ use crate::trainer::{Correction, Personal};
 
 mod afl;
 pub mod alternating;
+mod apfl;
 mod composed;
 mod delta_fl;
 mod ditto;
@@ -49,6 +50,7 @@ mod track;
 mod trimmed_mean;
 
 pub use afl::AFL;
+pub use apfl::APFL;
 pub use composed::{DELTA_FL_DITTO, DELTA_FL_FED_ADAM, DELTA_FL_FED_PROX, DELTA_FL_SCAFFOLD};
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
 pub use ditto::DITTO;
@@ -105,6 +107,7 @@ pub static ALGORITHMS: &[&Algorithm] = &[
     &DELTA_FL_DITTO,
     &DITTO,
     &FINE_TUNING,
+    &APFL,
 ];
 
 /// A training algorithm.

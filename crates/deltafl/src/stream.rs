@@ -35,6 +35,8 @@ pub enum Purpose {
     Apart = 11,
     /// Devices of a cohort that an algorithm draws by their weights.
     Selection = 12,
+    /// The devices that lie.
+    Adversary = 13,
 }
 
 /// A stream of random numbers for one purpose.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-__all__ = ["AFL", "Algorithm", "DRFA", "DeltaFL", "DeltaFLDitto", "DeltaFLFedAdam", "DeltaFLFedProx", "DeltaFLSCAFFOLD", "Ditto", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "FedProxAdaptive", "FedYogi", "FineTuning", "GIFAIR", "GeometricMedian", "Krum", "Median", "PropFair", "QFFL", "SCAFFOLD", "SemiVRed", "TERM", "TrimmedMean"]
+__all__ = ["AFL", "APFL", "Algorithm", "DRFA", "DeltaFL", "DeltaFLDitto", "DeltaFLFedAdam", "DeltaFLFedProx", "DeltaFLSCAFFOLD", "Ditto", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "FedProxAdaptive", "FedYogi", "FineTuning", "GIFAIR", "GeometricMedian", "Krum", "Median", "PropFair", "QFFL", "SCAFFOLD", "SemiVRed", "TERM", "TrimmedMean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class FedProxAdaptive(Algorithm):
     """FedProx, adaptive μ: Federated averaging with a proximal term that grows when the loss grows."""
 
     kind: ClassVar[str] = "fedprox-adaptive"
-    #: μ₀: μ in the first round (a number 0 or above).
+    #: μ₀: the proximal weight in the first round (a number 0 or above).
     first_mu: float = 0.0
     #: Δμ: the change of μ in a round (a number 0 or above).
     mu_step: float = 0.1
@@ -402,6 +402,19 @@ class FineTuning(Algorithm):
     """Fine-tuning: Federated averaging, and a local update of each device before its evaluation."""
 
     kind: ClassVar[str] = "fine-tuning"
+    #: model: the model of a device that evaluations use (personal, shared).
+    evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(Algorithm):
+    """APFL: Federated averaging, and a personal model that is a mixture of a local and the shared one."""
+
+    kind: ClassVar[str] = "apfl"
+    #: a: the share of the local model in the personal one (a number in [0, 1]).
+    mixing: float | Sequence[float] = 0.5
     #: model: the model of a device that evaluations use (personal, shared).
     evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
     #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.

@@ -20,7 +20,13 @@ pub static FED_PROX_ADAPTIVE: Algorithm = Algorithm {
     title: "FedProx, adaptive μ",
     about: "federated averaging with a proximal term that grows when the loss grows",
     options: &[
-        OptionSpec::real("first_mu", "μ₀", Interval::NON_NEGATIVE, 0.0, "μ in the first round"),
+        OptionSpec::real(
+            "first_mu",
+            "μ₀",
+            Interval::NON_NEGATIVE,
+            0.0,
+            "the proximal weight in the first round",
+        ),
         OptionSpec::real("mu_step", "Δμ", Interval::NON_NEGATIVE, 0.1, "the change of μ in a round"),
     ],
     build: |options| {

@@ -109,6 +109,7 @@ pub(crate) fn add_update(
         return Ok(None);
     }
     let mut memory = own.cloned().unwrap_or_default();
+    let mut before = personal.filter(|method| method.repeats_batches()).map(|_| stream.clone());
     let answer = worker.update(task, &mut memory, stream)?;
     let numbers = match (&report, answer.split_at_checked(task.params.len())) {
         (Some(report), Some((local, _))) => report.numbers(code.squared_norm(task.params, local)),
@@ -122,6 +123,7 @@ pub(crate) fn add_update(
     if is_added {
         UpdateCode::add_reports(&numbers, sum);
         if let Some(method) = personal {
+            let stream = before.as_mut().unwrap_or(stream);
             worker.personalise(task, method, &mut memory, stream)?;
         }
     }

@@ -47,7 +47,9 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
             let owners: Vec<Option<TrainIndex>> =
                 devices.iter().map(|device| owners.get(device).copied()).collect();
             let personal = match models.method {
-                PersonalMethod::Regularised { .. } => remembered(&owners, models),
+                PersonalMethod::Regularised { .. } | PersonalMethod::Mixed { .. } => {
+                    remembered(&owners, models)
+                }
                 PersonalMethod::FineTuned => self.fine_tuned(&owners, models)?,
             };
             for (&device, params) in devices.iter().zip(&personal) {
@@ -96,6 +98,18 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
 
 /// Returns the stored model of each device, or the shared one.
 fn remembered(owners: &[Option<TrainIndex>], models: &PersonalModels<'_>) -> Vec<Params> {
-    let own = |owner: &Option<TrainIndex>| models.memories.get((*owner)?)?.vector(PERSONAL).cloned();
+    let own = |owner: &Option<TrainIndex>| {
+        let stored = models.memories.get((*owner)?)?.vector(PERSONAL)?;
+        Some(match models.method {
+            PersonalMethod::Mixed { share } => mixed(stored, models.params, share),
+            PersonalMethod::Regularised { .. } | PersonalMethod::FineTuned => stored.clone(),
+        })
+    };
     owners.iter().map(|owner| own(owner).unwrap_or_else(|| models.params.clone())).collect()
+}
+
+/// Returns a v + (1 − a) w.
+fn mixed(personal: &Params, shared: &Params, share: f32) -> Params {
+    let entries = personal.as_slice().iter().zip(shared.as_slice());
+    entries.map(|(v, w)| share * v + (1.0 - share) * w).collect::<Vec<f32>>().into()
 }

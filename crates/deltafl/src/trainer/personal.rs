@@ -21,6 +21,19 @@ pub enum PersonalMethod {
         /// λ.
         proximal: f32,
     },
+    /// In each of its rounds a device trains its v_k within the mixture a v_k + (1 − a) w, along the
+    /// local steps of w and on the same batches. The mixture is the personal model.
+    Mixed {
+        /// a.
+        share: f32,
+    },
     /// Before an evaluation a device trains v_k from the shared model.
     FineTuned,
+}
+
+impl PersonalMethod {
+    /// Returns `true` if the personal model is trained on the batches of the update.
+    pub(crate) fn repeats_batches(self) -> bool {
+        matches!(self, Self::Mixed { .. })
+    }
 }

@@ -1,6 +1,10 @@
 //! The published behaviour of the algorithms on small problems.
 
+use deltafl::adversary::{Adversarial, Lie, draw_liars};
+use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, TargetKind};
+
+use deltafl::exchange::Evaluation;
 
 use super::small::{devices, small_plan};
 use super::*;
@@ -101,4 +105,54 @@ fn a_larger_tilt_trades_the_mean_loss_for_the_worst_loss() {
     assert!(means.is_sorted_by(|a, b| a < b), "{means:?}");
     assert!(worst.is_sorted_by(|a, b| a > b), "{worst:?}");
     assert!(worst[4] < 1.05 * minimax(), "{worst:?}");
+}
+
+/// The mean loss of the honest devices after a run in which a fifth of the devices tells this lie.
+fn honest_losses(tracks: Vec<Track>, share: f64, lie: Lie) -> Vec<f64> {
+    let federation = devices();
+    let liars = draw_liars(&federation, share, 1);
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let threads = Threads::new(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let compute = Adversarial::new(threads, liars.clone(), lie);
+    let mut exchange = Simulation::with_compute(compute, &federation).unwrap();
+    let builder = small_plan(tracks).into_builder().rounds(40).cohort(9).evaluate_every(40);
+    let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
+    let plan = builder.terms(terms).build().unwrap();
+    let (mut state, mut records) = (plan.start(7, &trainer), Records::default());
+    train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+    let (_, splits) = records.evaluations.pop().unwrap();
+    let train = federation.split(Split::Train);
+    let honest = |devices: &Vec<Evaluation>| {
+        let losses = train.iter().zip(devices).filter(|(k, _)| !liars.contains(k));
+        mean(&losses.map(|(_, device)| device.loss).collect::<Vec<_>>())
+    };
+    splits[0].tracks.iter().map(honest).collect()
+}
+
+#[test]
+fn liars_ruin_the_mean_and_not_robust_aggregates() {
+    let robust = ["median", "trimmed-mean", "geometric-median", "krum"];
+    let tracks = || {
+        let robust = robust.map(|kind| match kind {
+            "trimmed-mean" => track(kind, &[("trim", 0.25)]),
+            kind => track(kind, &[]),
+        });
+        [track("fedavg", &[])].into_iter().chain(robust).collect::<Vec<Track>>()
+    };
+    let honest = honest_losses(tracks(), 0.0, Lie::NONE);
+    let attacked = honest_losses(tracks(), 0.2, Lie { update: -20.0, loss: 1.0 });
+    assert!(attacked[0] > 3.0 * honest[0], "FedAvg: {} and {}", honest[0], attacked[0]);
+    for (kind, loss) in robust.iter().zip(&attacked[1..]) {
+        assert!(*loss < 10f64.ln() && *loss < 0.5 * attacked[0], "{kind}: {honest:?} {attacked:?}");
+    }
+}
+
+#[test]
+fn liars_with_high_losses_gain_weight_in_a_tail() {
+    let lie = Lie { update: -2.0, loss: 10.0 };
+    let tracks = || vec![track("fedavg", &[]), track("delta-fl", &[("theta", 0.3)])];
+    let [honest, attacked] = [Lie::NONE, lie].map(|lie| honest_losses(tracks(), 0.2, lie));
+    let lost = |i: usize| attacked[i] - honest[i];
+    assert!(lost(1) > 2.0 * lost(0).max(0.0), "{honest:?} {attacked:?}");
 }

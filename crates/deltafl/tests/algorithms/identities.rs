@@ -18,6 +18,7 @@ fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
         ("afl", &[("lambda_rate", 0.0)]),
         ("ditto", &[]),
         ("fine-tuning", &[]),
+        ("apfl", &[]),
         ("delta-fl+fedprox", &[("theta", 1.0), ("mu", 0.0)]),
     ];
     let tracks = without_effect.iter().map(|(kind, given)| track(kind, given)).collect();

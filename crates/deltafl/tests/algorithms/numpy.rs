@@ -51,6 +51,7 @@ const TRACKS: &[(&str, &[(&str, f64)])] = &[
     ("delta-fl+fedprox", &[("theta", 0.4), ("mu", 0.5)]),
     ("delta-fl+scaffold", &[("theta", 0.4), ("global_rate", 0.8)]),
     ("ditto", &[("personal_mu", 0.5)]),
+    ("apfl", &[("mixing", 0.6)]),
     ("delta-fl+ditto", &[("theta", 0.4), ("personal_mu", 0.5)]),
 ];
 
@@ -146,7 +147,7 @@ fn every_rule_agrees_with_a_plain_numpy_program() {
         let error = off(&ours, expected);
         println!("{kind} {given:?}: off by {error:.1e}, {:.1e} from FedAvg", off(expected, fed_avg));
         assert!(error < TOLERANCE, "{kind} {given:?} is off by {error}");
-        let is_fed_avg = ["fedavg", "ditto"].contains(kind) || given.contains(&("q", 0.0));
+        let is_fed_avg = ["fedavg", "ditto", "apfl"].contains(kind) || given.contains(&("q", 0.0));
         assert!(
             is_fed_avg || off(expected, fed_avg) > 10.0 * TOLERANCE,
             "{kind} does not differ from FedAvg"

@@ -1,6 +1,6 @@
 //! Personal models: their evaluation beside the shared one.
 
-use deltafl::algorithm::{Algorithm, DITTO, FINE_TUNING};
+use deltafl::algorithm::{APFL, Algorithm, DITTO, FINE_TUNING};
 use deltafl::data::{BatchBuffer, DeviceExamples, FederationBuilder, InputKind};
 use deltafl::exchange::SplitEvaluation;
 
@@ -55,15 +55,16 @@ fn personal_models_serve_their_devices_better_than_the_shared_one() {
         track_of(&DITTO, "shared"),
         track_of(&DITTO, "personal"),
         track_of(&FINE_TUNING, "personal"),
+        track_of(&APFL, "personal"),
     ];
     let evaluation = evaluated(tracks);
     let stranger = evaluation.devices.iter().position(|device| device.id == "stranger").unwrap();
-    let [fed_avg, shared, ditto, tuned] = [0, 1, 2, 3].map(|i| &evaluation.tracks[i]);
+    let [fed_avg, shared, ditto, tuned, mixed] = [0, 1, 2, 3, 4].map(|i| &evaluation.tracks[i]);
     assert_eq!(fed_avg, shared);
     let mean = |devices: &[deltafl::exchange::Evaluation]| {
         devices.iter().map(|device| device.loss).sum::<f64>() / devices.len() as f64
     };
-    for personal in [ditto, tuned] {
+    for personal in [ditto, tuned, mixed] {
         assert!(mean(personal) < 0.9 * mean(shared), "{} {}", mean(personal), mean(shared));
         assert_eq!(personal[stranger], shared[stranger], "a device without training examples");
     }

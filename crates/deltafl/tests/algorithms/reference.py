@@ -362,6 +362,23 @@ def ditto(problem, personal_mu, selected=lambda cohort, w: [True] * len(cohort))
     return np.concatenate([w.ravel(), *(personal[k].ravel() for k in sorted(personal))])
 
 
+def apfl(problem, mixing):
+    """Returns the shared model, followed by the local models in the order of the devices."""
+    w, own = problem.zero, {}
+    for cohort in problem.rounds:
+        step = mean(problem.weights(cohort), problem.updates(cohort, w))
+        for k, batches, _ in cohort:
+            v, local = own.get(k, w).copy(), w.copy()
+            for rows in batches:
+                mixture = mixing * v + (1 - mixing) * local
+                device = problem.devices[k]
+                v -= problem.rate * mixing * (device.gradient(mixture, rows) + problem.l2 * mixture)
+                local -= problem.rate * (device.gradient(local, rows) + problem.l2 * local)
+            own[k] = v
+        w = w + step
+    return np.concatenate([w.ravel(), *(own[k].ravel() for k in sorted(own))])
+
+
 def delta_fl_ditto(problem, theta, personal_mu):
     return ditto(problem, personal_mu, lambda cohort, w: tail(problem, cohort, w, theta))
 
