@@ -9,6 +9,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use serde::{Deserialize, Serialize};
 
 use crate::run_folder::ChangedKey;
+use deltafl::adversary::Adversary;
 use deltafl::algorithm::{Requires, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
@@ -76,6 +77,8 @@ struct ExperimentFile {
     local: Local,
     #[serde(default)]
     availability: Availability,
+    #[serde(default, skip_serializing_if = "Adversary::is_none")]
+    adversary: Adversary,
     #[serde(skip_deserializing)]
     algorithm: Vec<AlgorithmSection>,
     /// A file to be run need not contain it.
@@ -254,6 +257,11 @@ impl Experiment {
         &self.0.availability
     }
 
+    /// Returns which simulated devices lie.
+    pub fn adversary(&self) -> &Adversary {
+        &self.0.adversary
+    }
+
     /// Returns the sections on the algorithms. Each of their levels is a track.
     pub fn algorithms(&self) -> &[AlgorithmSection] {
         &self.0.algorithm
@@ -408,8 +416,11 @@ impl Experiment {
         self.needs(|needs| matches!(needs, Needs::Losses | Needs::NamedLosses))
     }
 
-    /// Returns the first algorithm that runs in simulations only, with the reason.
+    /// Returns the first algorithm or section that runs in simulations only, with the reason.
     pub fn needs_simulation(&self) -> Option<(&'static str, &'static str)> {
+        if !self.0.adversary.is_none() {
+            return Some(("[adversary]", "only simulated devices lie on purpose"));
+        }
         self.0.algorithm.iter().find_map(|section| match section.algorithm().requires {
             Requires::Open(reason) | Requires::Simulation(reason) => Some((section.algorithm().kind, reason)),
             Requires::Sums => None,

@@ -338,6 +338,19 @@ mod tests {
     }
 
     #[test]
+    fn liars_are_part_of_an_experiment_and_of_no_deployment() {
+        let honest = with("[[algorithm]]\nkind = 'fedavg'\n");
+        let experiment = Experiment::parse(&honest).unwrap();
+        assert!(experiment.adversary().is_none() && experiment.needs_simulation().is_none());
+        let lying = format!("adversary = {{ share = 0.2, flip_sign = true, scale = 5 }}\n{honest}");
+        let lying = Experiment::parse(&lying).unwrap();
+        assert_eq!(Experiment::parse(&lying.to_toml()).unwrap(), lying);
+        assert_ne!(lying.address(), experiment.address());
+        assert_eq!(lying.needs_simulation().unwrap().0, "[adversary]");
+        assert_eq!(error(&format!("adversary = {{ share = 1.5 }}\n{honest}")).0, 1);
+    }
+
+    #[test]
     fn a_composition_has_the_options_of_its_parts() {
         let text = with("[[algorithm]]\nkind = 'delta-fl+fedadam'\ntheta = [0.5, 0.1]\nserver_rate = 0.1\n");
         let experiment = Experiment::parse(&text).unwrap();

@@ -1,6 +1,6 @@
 //! The published behaviour of the algorithms on small problems.
 
-use deltafl::adversary::{Adversarial, Lie, draw_liars};
+use deltafl::adversary::{Adversarial, Adversary, Lie, draw_liars};
 use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, TargetKind};
 
@@ -155,4 +155,20 @@ fn liars_with_high_losses_gain_weight_in_a_tail() {
     let [honest, attacked] = [Lie::NONE, lie].map(|lie| honest_losses(tracks(), 0.2, lie));
     let lost = |i: usize| attacked[i] - honest[i];
     assert!(lost(1) > 2.0 * lost(0).max(0.0), "{honest:?} {attacked:?}");
+}
+
+#[test]
+fn flipped_labels_are_those_of_the_liars() {
+    let adversary: Adversary = toml::from_str("share = 0.3\nflip_labels = true").unwrap();
+    let honest = devices();
+    let falsified = adversary.falsified(&honest).unwrap();
+    let liars = draw_liars(&honest, 0.3, adversary.seed);
+    assert_eq!(liars.len(), 3);
+    for device in honest.devices() {
+        let turned = u32::from(liars.contains(&device));
+        let [before, after] = [&honest, &falsified].map(|federation| federation.examples(device));
+        let is_turned = |i| after.label(i) == (before.label(i) + turned) % honest.classes() as u32;
+        assert!((0..before.len()).all(is_turned));
+    }
+    assert!(Adversary::default().falsified(&honest).is_none());
 }
