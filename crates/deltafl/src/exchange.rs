@@ -21,14 +21,13 @@ use crate::trainer::PersonalMethod;
 mod fleet;
 mod masked;
 mod peers;
-mod personal;
 mod recall;
 mod simulation;
 
 use fleet::Fleet;
+pub use fleet::PersonalModels;
 pub use masked::SLOTS;
 pub use peers::{Alone, Peers, WorkDone};
-pub use personal::PersonalModels;
 pub use simulation::Simulation;
 
 /// The index of a device among the training devices, which is its position on the roster of a

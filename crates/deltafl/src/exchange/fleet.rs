@@ -3,6 +3,9 @@
 //! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
 //! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
+mod held_out;
+mod personal;
+
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -14,14 +17,16 @@ use super::{
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
+use crate::device::{Contribution, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Query, RoundKey};
+use crate::question::{Ask, Query};
 use crate::selection::Report;
 use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
+
+pub use personal::PersonalModels;
 
 /// The devices of a federation.
 pub(super) struct Fleet<'a, C, P> {
@@ -243,36 +248,6 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
-    /// Returns the federation.
-    pub(super) fn federation(&self) -> &'a Federation {
-        self.federation
-    }
-
-    /// Returns the federation index of each training device.
-    pub(super) fn train(&self) -> &[FederationIndex] {
-        &self.train
-    }
-
-    /// Returns the loss and metrics of one device.
-    pub(super) fn evaluation(
-        &mut self,
-        device: FederationIndex,
-        params: &Params,
-    ) -> Result<Evaluation, ExchangeError> {
-        let score = self.scores(&[device], &[params])?[0][0];
-        Ok(Evaluation::new(self.compute.task(), &score, self.federation.example_count(device)))
-    }
-
-    /// Adds updates to sums. Every process computes all of them.
-    pub(super) fn add_updates(
-        &mut self,
-        key: &RoundKey,
-        tasks: &[UpdateTask<'_>],
-        sums: &mut [Vec<u64>],
-    ) -> Result<(), ExchangeError> {
-        Ok(self.compute.updates(key, tasks, sums).map(drop)?)
-    }
-
     fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
@@ -444,51 +419,6 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
-    /// Computes the scores of some members on their held-out examples, at the params of each
-    /// requested evaluation.
-    fn held_out_scores(
-        &mut self,
-        round: &Round<'_>,
-        queries: &[Query],
-        members: &[usize],
-    ) -> Result<HeldOutScores, ExchangeError> {
-        let asked = queries.iter().filter(|query| matches!(query.ask, Ask::Evaluation(_)));
-        let mut params: Vec<&Params> = Vec::new();
-        asked.for_each(|query| _ = position_of(&query.params, &mut params));
-        if params.is_empty() {
-            return Ok(HeldOutScores::default());
-        }
-        let federation = self.federation;
-        let held_out = self.held_out.get_or_insert_with(|| federation.held_out());
-        let device = |&member: &usize| held_out[self.train[round.cohort[member].device.place()].place()];
-        let of_members: Vec<Option<FederationIndex>> = members.iter().map(device).collect();
-        let devices: Vec<FederationIndex> = of_members.iter().flatten().copied().collect();
-        let scores = self.scores(&devices, &params)?;
-        let by_member = |scores: Vec<Score>| {
-            let mut scores = scores.into_iter();
-            of_members.iter().map(|device| device.and_then(|device| Some((scores.next()?, device)))).collect()
-        };
-        let params: Vec<Params> = params.into_iter().cloned().collect();
-        Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
-    }
-
-    /// Adds a member's evaluation on its held-out examples.
-    fn add_evaluation(
-        &self,
-        round: &Round<'_>,
-        query: &Query,
-        told: HeldOutScore,
-        member: usize,
-        sum: &mut [u64],
-    ) {
-        if let (Ask::Evaluation(measures), Some((score, device)), true) =
-            (&query.ask, told, self.is_answering(round, query, member))
-        {
-            let examples = self.federation.example_count(device);
-            add_evaluation(measures, self.compute.task(), &score, examples, sum);
-        }
-    }
-
     /// Computes the sums over all processes. They are sent as one vector. While other processes
     /// still train, the examples of the next cohort are read from disk.
     fn meet(
@@ -537,23 +467,6 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
-    }
-}
-
-/// The score of a member on its held-out examples, with the device that has them.
-type HeldOutScore = Option<(Score, FederationIndex)>;
-
-/// The scores of members on their held-out examples.
-#[derive(Default)]
-struct HeldOutScores {
-    by_params: Vec<(Params, Vec<HeldOutScore>)>,
-}
-
-impl HeldOutScores {
-    /// Returns the score of the member at this position, at the params of a query.
-    fn at(&self, query: &Query, place: usize) -> HeldOutScore {
-        let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
-        members.get(place).copied().flatten()
     }
 }
 

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::fleet::Fleet;
-use super::{Evaluation, ExchangeError, Peers, TrainIndex};
+use super::Fleet;
 use crate::compute::{Compute, UpdateTask};
 use crate::data::{FederationIndex, Split};
+use crate::exchange::{Evaluation, ExchangeError, Peers, TrainIndex};
 use crate::memory::DeviceMemories;
 use crate::params::{Params, UpdateCode, UpdateSum};
 use crate::question::RoundKey;
@@ -35,12 +35,12 @@ pub struct PersonalModels<'a> {
 
 impl<C: Compute, P: Peers> Fleet<'_, C, P> {
     /// Returns the loss and metrics of every device of a split under its personal model.
-    pub(super) fn evaluate_personal(
+    pub(in crate::exchange) fn evaluate_personal(
         &mut self,
         split: Split,
         models: &PersonalModels<'_>,
     ) -> Result<Vec<Evaluation>, ExchangeError> {
-        let devices = self.federation().evaluated(split);
+        let devices = self.federation.evaluated(split);
         let owners = self.owners_of_examples();
         let mut evaluations = Vec::with_capacity(devices.len());
         for devices in devices.chunks(CHUNK) {
@@ -53,7 +53,9 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
                 PersonalMethod::FineTuned => self.fine_tuned(&owners, models)?,
             };
             for (&device, params) in devices.iter().zip(&personal) {
-                evaluations.push(self.evaluation(device, params)?);
+                let score = self.scores(&[device], &[params])?[0][0];
+                let examples = self.federation.example_count(device);
+                evaluations.push(Evaluation::new(self.compute.task(), &score, examples));
             }
         }
         Ok(evaluations)
@@ -61,9 +63,9 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
 
     /// Returns the training device of each device with examples for training or testing.
     fn owners_of_examples(&self) -> HashMap<FederationIndex, TrainIndex> {
-        let held_out = self.federation().held_out();
+        let held_out = self.federation.held_out();
         let mut owners = HashMap::new();
-        for (place, &device) in self.train().iter().enumerate() {
+        for (place, &device) in self.train.iter().enumerate() {
             let owner = TrainIndex(place as u32);
             owners.insert(device, owner);
             owners.extend(held_out[device.place()].map(|test| (test, owner)));
@@ -80,14 +82,14 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
     ) -> Result<Vec<Params>, ExchangeError> {
         let PersonalModels { params, plan, key, .. } = *models;
         let mut sums = vec![vec![0; UpdateCode::len(params.len())]; owners.len()];
-        let train = self.train();
         let task = |(sum, owner): (usize, &Option<TrainIndex>)| {
-            let device = train[owner.as_ref()?.place()];
+            let device = self.train[owner.as_ref()?.place()];
             let (sent, own, weight) = (&[][..], None, 1.0);
             Some(UpdateTask { device, params, sent, own, plan, weight, report: None, personal: None, sum })
         };
         let tasks: Vec<UpdateTask<'_>> = owners.iter().enumerate().filter_map(task).collect();
-        self.add_updates(&key, &tasks, &mut sums)?;
+        // Every process computes all updates.
+        self.compute.updates(&key, &tasks, &mut sums)?;
         let tuned = |sum| {
             let sum = UpdateSum::new(sum, params.len()).ok();
             sum.and_then(|sum| sum.applied_to(params)).unwrap_or_else(|| params.clone())
