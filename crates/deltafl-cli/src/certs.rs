@@ -221,14 +221,14 @@ fn show(folder: &Path, as_json: bool) -> Result<()> {
         let rows: Vec<_> = found
             .iter()
             .map(|(what, fingerprint, until)| {
-                json!({ "what": what, "sha256": fingerprint.to_string(), "not_after": until.unix_timestamp() })
+                json!({ "what": what, "sha256": fingerprint.to_string(), "not_after": until.timestamp() })
             })
             .collect();
         println!("{}", serde_json::to_string_pretty(&rows).into_diagnostic()?);
         return Ok(());
     }
     for (what, fingerprint, until) in found {
-        println!("{what}\n  until {}\n  SHA-256 {fingerprint}", until.date());
+        println!("{what}\n  until {}\n  SHA-256 {fingerprint}", until.date_naive());
     }
     Ok(())
 }

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-
+use chrono::{DateTime, Utc};
 use deltafl_server::authority::{Authority, ServerIdentity};
 use deltafl_server::store::{Store, StoreSettings};
 use deltafl_wire::identity::{DeviceIdentity, IdentityError, Validity};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
-use time::OffsetDateTime;
 
 use crate::certs::block_on;
 
@@ -160,13 +159,13 @@ fn expiry(what: &str, certificate: &deltafl_wire::identity::CertificateDer<'_>, 
     let Ok(validity) = Validity::from_certificate(certificate) else {
         return bad(what, "not a certificate", advice);
     };
-    let now = OffsetDateTime::now_utc();
+    let now = Utc::now();
     if now < validity.not_before {
         return bad(what, format!("not valid before {}", validity.not_before), "set this machine's clock");
     }
     match validity.days_left(now) {
         _ if now > validity.not_after => {
-            bad(what, format!("expired on {}", validity.not_after.date()), advice)
+            bad(what, format!("expired on {}", validity.not_after.date_naive()), advice)
         }
         days if days < SOON => Finding {
             state: State::Worth,
@@ -217,11 +216,8 @@ fn reach(server: &str) -> Vec<Finding> {
         });
     }
     let said = answer.headers().get("date").and_then(|date| date.to_str().ok());
-    let format = time::macros::format_description!(
-        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
-    );
-    if let Some(theirs) = said.and_then(|date| time::PrimitiveDateTime::parse(date, format).ok()) {
-        let skew = (OffsetDateTime::now_utc() - theirs.assume_utc()).whole_seconds();
+    if let Some(theirs) = said.and_then(|date| DateTime::parse_from_rfc2822(date).ok()) {
+        let skew = (Utc::now() - theirs.to_utc()).num_seconds();
         findings.push(if skew.abs() > SKEW {
             bad(
                 "clock",

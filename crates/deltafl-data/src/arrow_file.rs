@@ -9,13 +9,14 @@
 //! "ARROW1" │ schema message │ batch message │ body: buffers, each at a multiple of 64 bytes │ footer │ "ARROW1"
 //! ```
 
-use arrow_schema::{DataType, Field, Schema};
+use std::fmt;
 
+mod metadata;
 mod read;
 mod write;
 
 pub use read::InvalidArrowFile;
-pub(crate) use read::{ArrowFile, bytes_of};
+pub(crate) use read::{ArrowFile, bytes_of, schema_value};
 pub(crate) use write::ArrowFileWriter;
 
 /// Buffers start at multiples of this, in the file and therefore in memory.
@@ -61,30 +62,29 @@ impl ArrowColumn {
     }
 }
 
-impl ColumnType {
-    fn data_type(self) -> DataType {
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Utf8 => DataType::Utf8,
-            Self::Number(number) => number.data_type(),
-            Self::List(number, len) => {
-                let item = Field::new("item", number.data_type(), false);
-                DataType::FixedSizeList(item.into(), i32::try_from(len).unwrap_or(i32::MAX))
-            }
+            Self::Utf8 => f.write_str("Utf8"),
+            Self::Number(number) => number.fmt(f),
+            Self::List(number, len) => write!(f, "FixedSizeList({len} x non-null {number})"),
         }
     }
 }
 
-impl ArrowNumber {
-    fn data_type(self) -> DataType {
-        match self {
-            Self::U8 => DataType::UInt8,
-            Self::U16 => DataType::UInt16,
-            Self::U32 => DataType::UInt32,
-            Self::U64 => DataType::UInt64,
-            Self::F32 => DataType::Float32,
-        }
+impl fmt::Display for ArrowNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::U8 => "UInt8",
+            Self::U16 => "UInt16",
+            Self::U32 => "UInt32",
+            Self::U64 => "UInt64",
+            Self::F32 => "Float32",
+        })
     }
+}
 
+impl ArrowNumber {
     /// Bytes of one number.
     pub(crate) fn width(self) -> usize {
         match self {
@@ -96,13 +96,9 @@ impl ArrowNumber {
     }
 }
 
-fn schema(columns: &[ArrowColumn]) -> Schema {
-    Schema::new(columns.iter().map(|c| Field::new(c.name, c.of.data_type(), false)).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow_buffer::{Buffer, MutableBuffer};
+    use bytes::Bytes;
 
     use super::*;
 
@@ -127,10 +123,16 @@ mod tests {
     }
 
     /// Returns a copy with the alignment of a map.
-    fn aligned(bytes: &[u8]) -> Buffer {
-        let mut buffer = MutableBuffer::new(bytes.len());
-        buffer.extend_from_slice(bytes);
-        buffer.into()
+    fn aligned(bytes: &[u8]) -> Bytes {
+        let mut words = vec![0u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        struct Words(Vec<u64>);
+        impl AsRef<[u8]> for Words {
+            fn as_ref(&self) -> &[u8] {
+                bytemuck::cast_slice(&self.0)
+            }
+        }
+        Bytes::from_owner(Words(words)).slice(..bytes.len())
     }
 
     type Columns = (Vec<String>, Vec<f32>, Vec<u16>);

@@ -35,6 +35,7 @@
 //! | [`partition`](fn@partition) | devices for data that has none |
 //! | [`write_state_dict`], [`read_state_dict`] | params as named tensors that PyTorch loads |
 //! | [`write_tensors`], [`read_tensors`] | any named tensors, with a text |
+//! | [`parquet_table`] | flat tables in Parquet files |
 //! | [`experiment`], [`run_folder`] | experiment files, and the folders of their runs |
 
 // Tests compare floats bit by bit: results are promised to be the same bits.
@@ -46,6 +47,7 @@ pub mod import;
 mod manifest;
 mod mapped;
 mod open;
+mod parquet_file;
 mod partition;
 pub mod run_folder;
 pub mod seeds;
@@ -56,6 +58,7 @@ mod writer;
 pub use arrow_file::InvalidArrowFile;
 pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
+pub use parquet_file::table as parquet_table;
 pub use partition::{Partition, PartitionError, PartitionScheme, partition};
 pub use state_dict::{StateDictError, read_state_dict, write_state_dict};
 pub use tensor_file::{TensorFileError, read_tensors, write_tensors};

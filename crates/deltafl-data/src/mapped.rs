@@ -5,16 +5,15 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use arrow_buffer::Buffer;
 use bytes::Bytes;
 use memmap2::Mmap;
 
 /// Maps the contents of a file. The system reads pages from disk when they are accessed, and shares
 /// them between processes. An empty file gives an empty buffer.
-pub(crate) fn map(path: &Path) -> io::Result<Buffer> {
+pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
     let file = File::open(path)?;
     if file.metadata()?.len() == 0 {
-        return Ok(Buffer::from(Vec::<u8>::new()));
+        return Ok(Bytes::new());
     }
     // SAFETY: the map is only read, as plain bytes and numbers for which any bit pattern is valid.
     // The readers check values that must be UTF-8 or in a range. A map is sound as long as no
@@ -22,5 +21,5 @@ pub(crate) fn map(path: &Path) -> io::Result<Buffer> {
     // renamed and never opened for writing again; `docs/src/how-to/data.md` requires the same of other
     // programs.
     let map = unsafe { Mmap::map(&file)? };
-    Ok(Buffer::from(Bytes::from_owner(map)))
+    Ok(Bytes::from_owner(map))
 }

@@ -6,11 +6,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, StructArray};
+use arrow_array::types::{Float32Type, Int32Type};
+use arrow_array::{
+    Array as _, ArrayRef, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray,
+    StructArray, UInt8Array,
+};
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
 use deltafl::data::{BatchBuffer, Federation, FederationIndex, InputKind};
 use deltafl_data::import::{
-    Features, ImportTarget, Imported, emnist, idx, leaf, npz, parquet, sent140, shakespeare, table,
+    Features, ImportError, ImportTarget, Imported, emnist, idx, leaf, npz, parquet, sent140, shakespeare,
+    table,
 };
 use tempfile::TempDir;
 
@@ -227,6 +233,65 @@ fn parquet_images_go_to_their_writers() {
     let imported = parquet::import(&[file], &columns, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 2 });
     assert_eq!(devices(&imported), ["w1: [0, 255, 153, 204] [3, 2]", "w2: [51, 102] [1]"]);
+}
+
+fn list_column(rows: Vec<Option<Vec<Option<f32>>>>) -> ArrayRef {
+    Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
+}
+
+/// Imports a Parquet file with lists in the column x and the devices a, b and a.
+fn import_lists(workdir: &Workdir, lists: ArrayRef) -> Result<Imported, ImportError> {
+    let devices: DictionaryArray<Int32Type> = ["a", "b", "a"].into_iter().collect();
+    let batch = RecordBatch::try_from_iter_with_nullable([
+        ("x", lists, true),
+        ("d", Arc::new(devices) as ArrayRef, true),
+        ("y", Arc::new(UInt8Array::from(vec![0, 1, 255])) as ArrayRef, true),
+    ])
+    .unwrap();
+    let path = workdir.file("lists.parquet", "");
+    let file = fs::File::create(&path).unwrap();
+    let mut writer = ::parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    // Two row groups.
+    writer.write(&batch.slice(0, 2)).unwrap();
+    writer.flush().unwrap();
+    writer.write(&batch.slice(2, 1)).unwrap();
+    writer.close().unwrap();
+    let columns = table::TableColumns {
+        device: Some("d".into()),
+        label: "y".into(),
+        features: vec!["x".into()],
+        ..table::TableColumns::default()
+    };
+    parquet::import(&[path], &columns, Features::Dense, &workdir.target())
+}
+
+#[test]
+fn parquet_lists_are_rows_of_features() {
+    let row = |values: [f32; 2]| Some(values.map(Some).to_vec());
+    let flat = list_column(vec![row([0.5, 1.5]), row([2.5, 3.5]), row([4.5, -1.0])]);
+    let expected = ["a: [0.5, 1.5, 4.5, -1.0] [0, 255]", "b: [2.5, 3.5] [1]"];
+    assert_eq!(devices(&import_lists(&Workdir::new(), flat).unwrap()), expected);
+
+    // The same features as lists of lists, some of which are empty.
+    let items =
+        list_column(vec![row([0.5, 1.5]), Some(vec![]), row([2.5, 3.5]), Some(vec![Some(4.5), Some(-1.0)])]);
+    let field = Arc::new(Field::new("item", items.data_type().clone(), true));
+    let nested = ListArray::new(field, OffsetBuffer::new(vec![0, 2, 3, 4].into()), items, None);
+    assert_eq!(devices(&import_lists(&Workdir::new(), Arc::new(nested)).unwrap()), expected);
+}
+
+#[test]
+fn a_missing_number_in_a_parquet_list_is_refused_with_its_row() {
+    let row = || Some(vec![Some(0.5), Some(1.5)]);
+    for missing in [Some(vec![Some(0.5), None]), None] {
+        let lists = list_column(vec![row(), row(), missing]);
+        let error = import_lists(&Workdir::new(), lists).unwrap_err().to_string();
+        assert!(error.contains("row 2: the value of column \"x\" is missing"), "{error}");
+    }
+    // An empty list has another length, and no missing value.
+    let error = import_lists(&Workdir::new(), list_column(vec![row(), row(), Some(vec![])])).unwrap_err();
+    assert!(error.to_string().contains("row 2"), "{error}");
+    assert!(!error.to_string().contains("missing"), "{error}");
 }
 
 /// NIST's two trees: writer f0000_14 drew a 4 and a J, f0001_41 a z and something of no class.

@@ -1,15 +1,14 @@
 //! The results of a run.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{Field, Schema};
+use deltafl_data::parquet_table::{self, TableColumn};
 use deltafl_data::run_folder::{self, RoundLine, Summary};
 use deltafl_run::report::{ReportFigures, write_report};
 use deltafl_run::text_table;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use pyo3::prelude::*;
 
 use crate::failure::{chain, exception, folder_exception, raised};
@@ -25,8 +24,8 @@ pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
         let read = py.detach(|| read_parquet(&file.path));
         let read =
             read.map_err(|e| raised(py, "Error", &format!("{}: {}", file.path.display(), chain(&*e))))?;
-        schema = read.first().map(RecordBatch::schema).or(schema);
-        batches.extend(read);
+        schema = Some(read.schema());
+        batches.push(read);
     }
     match schema {
         Some(schema) => Ok(Table::new(schema, batches)),
@@ -34,9 +33,24 @@ pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     }
 }
 
-fn read_parquet(path: &Path) -> Result<Vec<RecordBatch>, Box<dyn std::error::Error + Send + Sync>> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
-    Ok(reader.collect::<Result<_, _>>()?)
+fn read_parquet(path: &Path) -> Result<RecordBatch, Box<dyn std::error::Error + Send + Sync>> {
+    let table = parquet_table::ParquetTable::read(path)?;
+    let columns = table.columns.into_iter().map(|(name, column)| {
+        let nullable = matches!(column, TableColumn::OptionalF64(_));
+        array(column).map(|array| (name, array, nullable))
+    });
+    Ok(RecordBatch::try_from_iter_with_nullable(columns.collect::<Result<Vec<_>, _>>()?)?)
+}
+
+fn array(column: TableColumn) -> Result<ArrayRef, String> {
+    Ok(match column {
+        TableColumn::Text(values) => Arc::new(StringArray::from(values)),
+        TableColumn::U32(values) => Arc::new(UInt32Array::from(values)),
+        TableColumn::U64(values) => Arc::new(UInt64Array::from(values)),
+        TableColumn::F64(values) => Arc::new(Float64Array::from(values)),
+        TableColumn::OptionalF64(values) => Arc::new(Float64Array::from(values)),
+        other => return Err(format!("a column of an unknown type: {other:?}")),
+    })
 }
 
 /// Returns a table with a row per seed, track and round.

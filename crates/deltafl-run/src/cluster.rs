@@ -109,13 +109,14 @@ fn on_ranks(
     let differs = |e: deltafl_mpi::Differs| RunError::Ranks { problem: e.to_string() };
     world.same("the data", federation.hash()).map_err(differs)?;
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;
+    let federation = experiment.adversary().falsified(&federation).unwrap_or(federation);
     let trainer = Sgd::new(&*model);
     let threads = Some(world.threads(options.machine.threads));
     let backend = Backend::open(request, &experiment, &federation, &trainer, threads)?;
     if world.is_root() {
         send(RunEvent::Note(&backend.description()))?;
     }
-    let compute = backend.into_compute();
+    let compute = experiment.adversary().wrap(backend.into_compute(), &federation);
     let mut exchange = world.exchange(compute, &federation).map_err(RunError::Setup)?;
     if experiment.secagg() == SecureAggregation::Real {
         exchange = exchange.masked(experiment.availability().drop_out.get());

@@ -261,6 +261,7 @@ pub(crate) fn exchange<'a>(
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
+    let compute = experiment.adversary().wrap(compute, federation);
     let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
     Ok(match experiment.secagg() {
         SecureAggregation::Plain => Box::new(simulation),
@@ -280,6 +281,8 @@ pub fn run_on(
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
     let Machine { threads, kernel, compute } = options.machine;
+    let falsified = experiment.adversary().falsified(federation);
+    let federation = falsified.as_ref().unwrap_or(federation);
     let model = build_model(&experiment, federation, kernel)?;
     let trainer = Sgd::new(&*model);
     let request = BackendRequest::for_run(options.out, compute);
@@ -302,6 +305,8 @@ pub fn run_trainer(
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
+    let falsified = experiment.adversary().falsified(federation);
+    let federation = falsified.as_ref().unwrap_or(federation);
     let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Traffic,
+    CohortAnswers, CohortMember, CohortSum, Evaluation, Exchange, ExchangeError, NamedLoss, PersonalModels,
+    Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
-use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
 pub use deltafl_secagg::draw::DrawChain;
 use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
@@ -430,7 +430,7 @@ impl Exchange for NetworkExchange {
         &mut self,
         round: &Round<'_>,
         tracks: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         Self::check_cohort(round)?;
         let runtime = self.link.runtime.handle();
         let _clock = runtime.enter();
@@ -460,8 +460,22 @@ impl Exchange for NetworkExchange {
         })
     }
 
+    /// Fails: devices send contributions to sums only.
+    fn each_answer(&mut self, _: &Round<'_>, _: &[Query]) -> Result<Vec<CohortAnswers>, ExchangeError> {
+        Err(ExchangeError::SumsOnly)
+    }
+
     /// Returns nothing: the evaluation of a model on a device stays on the device.
     fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        Ok(None)
+    }
+
+    /// Returns nothing: personal models stay on their devices.
+    fn evaluate_personal(
+        &mut self,
+        _: Split,
+        _: &PersonalModels<'_>,
+    ) -> Result<Option<Vec<Evaluation>>, ExchangeError> {
         Ok(None)
     }
 }

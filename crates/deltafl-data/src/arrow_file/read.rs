@@ -1,9 +1,13 @@
 //! Reads Arrow IPC files from untrusted sources, without copying them.
 
-use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
-use arrow_ipc::{Block, Field, Footer, Precision, RecordBatch, Type};
+use std::marker::PhantomData;
+
+use bytes::Bytes;
 use deltafl::data::{self, TextColumn};
 
+use super::metadata::{
+    self, Damaged, Structs, Table, field, footer, key_value, message, of_type, record_batch, schema,
+};
 use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
 
 /// The reason why a file is not the expected Arrow IPC file.
@@ -92,38 +96,41 @@ pub enum InvalidArrowFile {
 pub(crate) struct ArrowFile {
     pub(crate) rows: u64,
     /// Per column, one buffer for numbers and two for strings (offsets, bytes).
-    buffers: Vec<Vec<Buffer>>,
+    buffers: Vec<Vec<Bytes>>,
     columns: Vec<ArrowColumn>,
 }
 
 impl ArrowFile {
     /// Checks that the file contains one batch of these columns. O(1) in the number of rows.
-    pub(crate) fn new(file: &Buffer, columns: &[ArrowColumn]) -> Result<Self, InvalidArrowFile> {
-        let (footer_at, footer) = footer(file)?;
-        check_schema(&footer, footer_at, columns)?;
-        let blocks = footer.recordBatches().unwrap_or_default();
+    pub(crate) fn new(file: &Bytes, columns: &[ArrowColumn]) -> Result<Self, InvalidArrowFile> {
+        let (footer_at, footer) = footer_table(file)?;
+        let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "footer", offset: footer_at };
+        check_schema(footer, footer_at, columns)?;
+        let blocks = footer.structs(footer::RECORD_BATCHES).map_err(damaged)?;
         if blocks.len() != 1 {
             return Err(InvalidArrowFile::Batches { got: blocks.len() });
         }
-        let (metadata, body_at, body_len) = block_parts(file, blocks.get(0))?;
-        let damaged = InvalidArrowFile::Metadata {
-            what: "record batch message",
-            offset: blocks.get(0).offset() as usize,
-        };
-        let message = arrow_ipc::root_as_message(metadata).map_err(|_| damaged.clone())?;
-        let batch = message.header_as_record_batch().ok_or(damaged.clone())?;
-        if batch.compression().is_some() {
+        let block = Block::new(blocks.get(0).map_err(damaged)?);
+        let (metadata, body_at, body_len) = block_parts(file, block)?;
+        let damaged =
+            InvalidArrowFile::Metadata { what: "record batch message", offset: block.offset as usize };
+        let batch = batch_table(metadata).map_err(|_| damaged.clone())?.ok_or(damaged.clone())?;
+        let part = |_: Damaged| damaged.clone();
+        if batch.table(record_batch::COMPRESSION).map_err(part)?.is_some() {
             return Err(InvalidArrowFile::Compressed);
         }
-        let rows = u64::try_from(batch.length()).map_err(|_| damaged.clone())?;
-        let mut parts = BatchParts { file, body_at, body_len, batch, node: 0, buffer: 0, damaged };
+        let rows = batch.i64(record_batch::LENGTH).map_err(part)?;
+        let rows = u64::try_from(rows).map_err(|_| damaged.clone())?;
+        let nodes = batch.structs(record_batch::NODES).map_err(part)?;
+        let buffers = batch.structs(record_batch::BUFFERS).map_err(part)?;
+        let mut parts = BatchParts { file, body_at, body_len, nodes, buffers, node: 0, buffer: 0, damaged };
         let buffers = columns.iter().map(|column| parts.column(column, rows)).collect::<Result<_, _>>()?;
         Ok(Self { rows, buffers, columns: columns.to_vec() })
     }
 
     /// Returns the numbers of a column.
-    pub(crate) fn numbers<T: ArrowNativeType + data::Number>(&self, column: usize) -> data::Column<T> {
-        data::Column::lent(ScalarBuffer::<T>::from(self.buffers[column][0].clone()))
+    pub(crate) fn numbers<T: data::Number>(&self, column: usize) -> data::Column<T> {
+        data::Column::lent(Numbers { bytes: self.buffers[column][0].clone(), of: PhantomData })
     }
 
     /// Returns the strings of a column, checked in O(rows).
@@ -134,13 +141,62 @@ impl ArrowFile {
     }
 }
 
+/// A buffer of numbers. Its place is aligned, and its length is a multiple of the size of a number.
+struct Numbers<T> {
+    bytes: Bytes,
+    of: PhantomData<T>,
+}
+
+impl<T: data::Number> AsRef<[T]> for Numbers<T> {
+    fn as_ref(&self) -> &[T] {
+        // Empty bytes may have any address.
+        if self.bytes.is_empty() { &[] } else { bytemuck::cast_slice(&self.bytes) }
+    }
+}
+
 /// Returns the numbers of a column in memory.
-pub(crate) fn bytes_of<T: ArrowNativeType>(numbers: &[T]) -> &[u8] {
-    arrow_buffer::ToByteSlice::to_byte_slice(numbers)
+pub(crate) fn bytes_of<T: data::Number>(numbers: &[T]) -> &[u8] {
+    bytemuck::cast_slice(numbers)
+}
+
+/// Returns the value of a key in the metadata of a schema message.
+pub(crate) fn schema_value(message: &[u8], key: &str) -> Option<String> {
+    let message = Table::root(message.get(CONTINUATION.len() + 4..)?).ok()?;
+    if message.u8(message::HEADER_TYPE).ok()? != metadata::HEADER_SCHEMA {
+        return None;
+    }
+    let pairs = message.table(message::HEADER).ok()??.tables(schema::CUSTOM_METADATA).ok()?;
+    let pairs = (0..pairs.len()).filter_map(|i| pairs.get(i).ok());
+    let mut known = pairs.filter(|pair| pair.string(key_value::KEY).is_ok_and(|name| name == key.as_bytes()));
+    Some(std::str::from_utf8(known.next()?.string(key_value::VALUE).ok()?).ok()?.to_owned())
+}
+
+/// A struct `Block`: the place of a record batch.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    offset: i64,
+    metadata_len: i64,
+    body_len: i64,
+}
+
+impl Block {
+    /// Reads a block. The length of the metadata has 32 bits, followed by padding.
+    fn new([offset, metadata_len, body_len]: [i64; 3]) -> Self {
+        Self { offset, metadata_len: i64::from(metadata_len as i32), body_len }
+    }
+}
+
+/// Returns the record batch of a message, or `None` if the message has another content.
+fn batch_table(metadata: &[u8]) -> Result<Option<Table<'_>>, Damaged> {
+    let message = Table::root(metadata)?;
+    if message.u8(message::HEADER_TYPE)? != metadata::HEADER_RECORD_BATCH {
+        return Ok(None);
+    }
+    message.table(message::HEADER)
 }
 
 /// Returns the footer and its place.
-fn footer(file: &Buffer) -> Result<(usize, Footer<'_>), InvalidArrowFile> {
+fn footer_table(file: &[u8]) -> Result<(usize, Table<'_>), InvalidArrowFile> {
     let trailer = MAGIC.len() + 4;
     if !file.starts_with(MAGIC) {
         return Err(InvalidArrowFile::Magic { position: 0 });
@@ -159,15 +215,15 @@ fn footer(file: &Buffer) -> Result<(usize, Footer<'_>), InvalidArrowFile> {
         file: file.len(),
     };
     let start = end.checked_sub(len).ok_or(out)?;
-    match arrow_ipc::root_as_footer(&file[start..end]) {
+    match Table::root(&file[start..end]) {
         Ok(footer) => Ok((start, footer)),
-        Err(_) => Err(InvalidArrowFile::Metadata { what: "footer", offset: start }),
+        Err(Damaged) => Err(InvalidArrowFile::Metadata { what: "footer", offset: start }),
     }
 }
 
 /// Returns the metadata of a block, and the place of its body.
-fn block_parts<'f>(file: &'f Buffer, block: &Block) -> Result<(&'f [u8], usize, usize), InvalidArrowFile> {
-    let (offset, metadata, body) = (block.offset(), i64::from(block.metaDataLength()), block.bodyLength());
+fn block_parts(file: &[u8], block: Block) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
+    let Block { offset, metadata_len: metadata, body_len: body } = block;
     let out = |what, offset, len| InvalidArrowFile::OutOfBounds { what, offset, len, file: file.len() };
     let prefix = CONTINUATION.len() + 4;
     let start = range(file.len(), offset, metadata).ok_or(out("record batch message", offset, metadata))?;
@@ -191,17 +247,20 @@ fn range(total: usize, offset: i64, len: i64) -> Option<std::ops::Range<usize>> 
 
 /// Iterates over the nodes and buffers of a batch, column by column.
 struct BatchParts<'f> {
-    file: &'f Buffer,
+    file: &'f Bytes,
     body_at: usize,
     body_len: usize,
-    batch: RecordBatch<'f>,
+    /// Values and nulls of each node.
+    nodes: Structs<'f, 2>,
+    /// Offset and length of each buffer.
+    buffers: Structs<'f, 2>,
     node: usize,
     buffer: usize,
     damaged: InvalidArrowFile,
 }
 
 impl BatchParts<'_> {
-    fn column(&mut self, column: &ArrowColumn, rows: u64) -> Result<Vec<Buffer>, InvalidArrowFile> {
+    fn column(&mut self, column: &ArrowColumn, rows: u64) -> Result<Vec<Bytes>, InvalidArrowFile> {
         let name = column.name;
         self.next_node(name, rows)?;
         self.buffer += 1; // validity
@@ -223,16 +282,12 @@ impl BatchParts<'_> {
 
     /// Checks that the next node has this many values and no nulls.
     fn next_node(&mut self, column: &'static str, expected: u64) -> Result<(), InvalidArrowFile> {
-        let nodes = self.batch.nodes().unwrap_or_default();
-        if self.node >= nodes.len() {
-            return Err(self.damaged.clone());
-        }
-        let node = nodes.get(self.node);
+        let [length, nulls] = self.nodes.get(self.node).map_err(|_| self.damaged.clone())?;
         self.node += 1;
-        if node.null_count() != 0 {
+        if nulls != 0 {
             return Err(InvalidArrowFile::Nulls { column });
         }
-        match u64::try_from(node.length()) {
+        match u64::try_from(length) {
             Ok(got) if got == expected => Ok(()),
             Ok(got) => Err(InvalidArrowFile::Length { column, expected, got }),
             Err(_) => Err(self.damaged.clone()),
@@ -244,76 +299,77 @@ impl BatchParts<'_> {
         column: &'static str,
         number: ArrowNumber,
         expected: u64,
-    ) -> Result<Buffer, InvalidArrowFile> {
+    ) -> Result<Bytes, InvalidArrowFile> {
         let buffer = self.next_buffer(column)?;
         let got = (buffer.len() / number.width()) as u64;
         if got < expected {
             return Err(InvalidArrowFile::Length { column, expected, got });
         }
-        Ok(buffer.slice_with_length(0, expected as usize * number.width()))
+        Ok(buffer.slice(..expected as usize * number.width()))
     }
 
-    fn next_buffer(&mut self, column: &'static str) -> Result<Buffer, InvalidArrowFile> {
-        let buffers = self.batch.buffers().unwrap_or_default();
-        if self.buffer >= buffers.len() {
-            return Err(self.damaged.clone());
-        }
-        let buffer = buffers.get(self.buffer);
+    fn next_buffer(&mut self, column: &'static str) -> Result<Bytes, InvalidArrowFile> {
+        let [offset, len] = self.buffers.get(self.buffer).map_err(|_| self.damaged.clone())?;
         self.buffer += 1;
-        let inside =
-            range(self.body_len, buffer.offset(), buffer.length()).ok_or(InvalidArrowFile::OutOfBounds {
-                what: "a buffer",
-                offset: buffer.offset(),
-                len: buffer.length(),
-                file: self.file.len(),
-            })?;
+        let inside = range(self.body_len, offset, len).ok_or(InvalidArrowFile::OutOfBounds {
+            what: "a buffer",
+            offset,
+            len,
+            file: self.file.len(),
+        })?;
         let offset = self.body_at + inside.start;
-        let bytes = self.file.slice_with_length(offset, inside.len());
+        let bytes = &self.file[offset..offset + inside.len()];
         // A map starts at a page; other memory may have any alignment.
         if !offset.is_multiple_of(ALIGNMENT) || bytes.as_ptr().align_offset(align_of::<u64>()) != 0 {
             return Err(InvalidArrowFile::Alignment { column, offset });
         }
-        Ok(bytes)
+        Ok(self.file.slice(offset..offset + inside.len()))
     }
 }
 
-fn check_schema(footer: &Footer<'_>, at: usize, columns: &[ArrowColumn]) -> Result<(), InvalidArrowFile> {
-    let schema = footer.schema().ok_or(InvalidArrowFile::Metadata { what: "schema", offset: at })?;
-    let fields = schema.fields().unwrap_or_default();
+fn check_schema(footer: Table<'_>, at: usize, columns: &[ArrowColumn]) -> Result<(), InvalidArrowFile> {
+    let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "schema", offset: at };
+    let schema = footer.table(footer::SCHEMA).map_err(damaged)?.ok_or_else(|| damaged(Damaged))?;
+    let fields = schema.tables(schema::FIELDS).map_err(damaged)?;
     for (index, column) in columns.iter().enumerate() {
-        let matches = index < fields.len() && is_column(&fields.get(index), column);
-        if !matches || fields.len() != columns.len() {
-            let expected = format!("{:?}: {}", column.name, column.of.data_type());
+        let matches = fields.len() == columns.len()
+            && fields.get(index).and_then(|field| is_column(field, column)).map_err(damaged)?;
+        if !matches {
+            let expected = format!("{:?}: {}", column.name, column.of);
             return Err(InvalidArrowFile::ArrowColumn { index, expected });
         }
     }
     Ok(())
 }
 
-fn is_column(field: &Field<'_>, column: &ArrowColumn) -> bool {
-    field.name() == Some(column.name)
-        && field.dictionary().is_none()
-        && match column.of {
-            ColumnType::Utf8 => field.type_type() == Type::Utf8,
-            ColumnType::Number(number) => is_number(field, number),
-            ColumnType::List(number, len) => {
-                let children = field.children().unwrap_or_default();
-                field
-                    .type_as_fixed_size_list()
-                    .is_some_and(|list| usize::try_from(list.listSize()) == Ok(len))
-                    && children.len() == 1
-                    && is_number(&children.get(0), number)
-            }
+fn is_column(field: Table<'_>, column: &ArrowColumn) -> Result<bool, Damaged> {
+    if field.string(field::NAME)? != column.name.as_bytes() || field.table(field::DICTIONARY)?.is_some() {
+        return Ok(false);
+    }
+    match column.of {
+        ColumnType::Utf8 => Ok(field.u8(field::TYPE_TYPE)? == metadata::TYPE_UTF8),
+        ColumnType::Number(number) => is_number(field, number),
+        ColumnType::List(number, len) => {
+            let Some(list) = type_table(field, metadata::TYPE_FIXED_SIZE_LIST)? else { return Ok(false) };
+            let children = field.tables(field::CHILDREN)?;
+            Ok(usize::try_from(list.i32(of_type::LIST_SIZE)?) == Ok(len)
+                && children.len() == 1
+                && is_number(children.get(0)?, number)?)
         }
+    }
 }
 
-fn is_number(field: &Field<'_>, number: ArrowNumber) -> bool {
-    match number {
-        ArrowNumber::F32 => {
-            field.type_as_floating_point().is_some_and(|f| f.precision() == Precision::SINGLE)
-        }
-        _ => field
-            .type_as_int()
-            .is_some_and(|int| !int.is_signed() && usize::try_from(int.bitWidth()) == Ok(8 * number.width())),
+fn is_number(field: Table<'_>, number: ArrowNumber) -> Result<bool, Damaged> {
+    if number == ArrowNumber::F32 {
+        let float = type_table(field, metadata::TYPE_FLOATING_POINT)?;
+        return float.map_or(Ok(false), |float| Ok(float.i16(of_type::FLOAT_PRECISION)? == metadata::SINGLE));
     }
+    let Some(int) = type_table(field, metadata::TYPE_INT)? else { return Ok(false) };
+    let bits = usize::try_from(int.i32(of_type::INT_BIT_WIDTH)?);
+    Ok(int.u8(of_type::INT_IS_SIGNED)? == 0 && bits == Ok(8 * number.width()))
+}
+
+/// Returns the details of the type of a field, or `None` if it has another type.
+fn type_table<'b>(field: Table<'b>, of: u8) -> Result<Option<Table<'b>>, Damaged> {
+    if field.u8(field::TYPE_TYPE)? == of { field.table(field::TYPE) } else { Ok(None) }
 }

@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use arrow_ipc::convert::IpcSchemaEncoder;
-use arrow_ipc::{
-    Block, Buffer, FieldNode, FooterArgs, MessageArgs, MessageHeader, MetadataVersion, RecordBatchArgs,
-};
-use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
+use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, Vector, WIPOffset};
 
-use super::{ALIGNMENT, ArrowColumn, CONTINUATION, ColumnType, MAGIC, schema};
+use super::metadata::{self, field, footer, message, of_type, record_batch, schema};
+use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
+
+/// A complete table of a buffer under construction.
+type TableOffset = WIPOffset<TableFinishedWIPOffset>;
 
 /// An incomplete file. Buffers are written in the order of the columns: offsets and bytes for
 /// strings, the numbers for numbers.
@@ -81,10 +81,10 @@ impl ArrowFileWriter {
     pub(crate) fn finish(mut self, rows: u64) -> io::Result<()> {
         let batch = batch_message(&self.columns, rows, self.body, &self.buffers);
         assert_eq!(batch.len(), self.batch_len, "the length of the message does not depend on its numbers");
-        let block = Block::new(self.batch_at as i64, batch.len() as i32, self.body as i64);
+        let block = [self.batch_at as i64, batch.len() as i64, self.body as i64];
         self.file.write_all(&CONTINUATION)?;
         self.file.write_all(&[0; 4])?;
-        let footer = footer(&self.columns, block);
+        let footer = footer_bytes(&self.columns, block);
         self.file.write_all(&footer)?;
         self.file.write_all(&(footer.len() as u32).to_le_bytes())?;
         self.file.write_all(MAGIC)?;
@@ -113,83 +113,129 @@ fn encapsulated(builder: &FlatBufferBuilder<'_>) -> Vec<u8> {
     message
 }
 
-fn message(
-    builder: &mut FlatBufferBuilder<'_>,
-    kind: MessageHeader,
-    header: WIPOffset<UnionWIPOffset>,
-    body: u64,
-) -> Vec<u8> {
-    let args = MessageArgs {
-        version: MetadataVersion::V5,
-        header_type: kind,
-        header: Some(header),
-        bodyLength: body as i64,
-        custom_metadata: None,
-    };
-    let message = arrow_ipc::Message::create(builder, &args);
+fn message_bytes(builder: &mut FlatBufferBuilder<'_>, kind: u8, header: TableOffset, body: u64) -> Vec<u8> {
+    let table = builder.start_table();
+    builder.push_slot(message::BODY_LENGTH, body as i64, 0);
+    builder.push_slot_always(message::HEADER, header);
+    builder.push_slot_always(message::VERSION, metadata::V5);
+    builder.push_slot_always(message::HEADER_TYPE, kind);
+    let message = builder.end_table(table);
     builder.finish(message, None);
     encapsulated(builder)
 }
 
 fn schema_message(columns: &[ArrowColumn]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
-    let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, &schema(columns));
-    message(&mut builder, MessageHeader::Schema, schema.as_union_value(), 0)
+    let schema = schema_table(&mut builder, columns);
+    message_bytes(&mut builder, metadata::HEADER_SCHEMA, schema, 0)
+}
+
+fn schema_table(builder: &mut FlatBufferBuilder<'_>, columns: &[ArrowColumn]) -> TableOffset {
+    let fields: Vec<TableOffset> =
+        columns.iter().map(|column| field_table(builder, column.name, column.of)).collect();
+    let fields = builder.create_vector(&fields);
+    let table = builder.start_table();
+    builder.push_slot_always(schema::FIELDS, fields);
+    builder.end_table(table)
+}
+
+fn field_table(builder: &mut FlatBufferBuilder<'_>, name: &str, of: ColumnType) -> TableOffset {
+    let name = builder.create_string(name);
+    // Readers expect the children of a field also if there are none.
+    let none: [TableOffset; 0] = [];
+    let (kind, details, children) = match of {
+        ColumnType::Utf8 => {
+            let table = builder.start_table();
+            let details = builder.end_table(table);
+            (metadata::TYPE_UTF8, details, builder.create_vector(&none))
+        }
+        ColumnType::Number(ArrowNumber::F32) => {
+            let children = builder.create_vector(&none);
+            let table = builder.start_table();
+            builder.push_slot_always(of_type::FLOAT_PRECISION, metadata::SINGLE);
+            (metadata::TYPE_FLOATING_POINT, builder.end_table(table), children)
+        }
+        ColumnType::Number(number) => {
+            let children = builder.create_vector(&none);
+            let table = builder.start_table();
+            builder.push_slot_always(of_type::INT_BIT_WIDTH, 8 * number.width() as i32);
+            (metadata::TYPE_INT, builder.end_table(table), children)
+        }
+        ColumnType::List(number, len) => {
+            let item = field_table(builder, "item", ColumnType::Number(number));
+            let table = builder.start_table();
+            builder.push_slot(of_type::LIST_SIZE, i32::try_from(len).unwrap_or(i32::MAX), 0);
+            let details = builder.end_table(table);
+            (metadata::TYPE_FIXED_SIZE_LIST, details, builder.create_vector(&[item]))
+        }
+    };
+    let table = builder.start_table();
+    builder.push_slot_always(field::NAME, name);
+    builder.push_slot_always(field::TYPE_TYPE, kind);
+    builder.push_slot_always(field::CHILDREN, children);
+    builder.push_slot_always(field::TYPE, details);
+    builder.end_table(table)
+}
+
+/// Writes a vector of structs of `N` numbers of 64 bits.
+fn structs<'b, const N: usize>(
+    builder: &mut FlatBufferBuilder<'b>,
+    structs: &[[i64; N]],
+) -> WIPOffset<Vector<'b, i64>> {
+    builder.start_vector::<i64>(N * structs.len());
+    for number in structs.as_flattened().iter().rev() {
+        builder.push(*number);
+    }
+    builder.end_vector(structs.len())
 }
 
 /// Returns the message of the batch; `written` are the buffers that are not empty.
 fn batch_message(columns: &[ArrowColumn], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
     let mut written = written.iter().copied();
+    // Values and nulls of each node, offset and length of each buffer.
     let (mut nodes, mut buffers) = (Vec::new(), Vec::new());
     for column in columns {
-        nodes.push(FieldNode::new(rows as i64, 0));
-        buffers.push(Buffer::new(0, 0)); // nothing is null
+        nodes.push([rows as i64, 0]);
+        buffers.push([0, 0]); // nothing is null
         let data = match column.of {
             ColumnType::Utf8 => 2,
             ColumnType::Number(_) => 1,
             ColumnType::List(_, len) => {
-                nodes.push(FieldNode::new((rows * len as u64) as i64, 0));
-                buffers.push(Buffer::new(0, 0));
+                nodes.push([(rows * len as u64) as i64, 0]);
+                buffers.push([0, 0]);
                 1
             }
         };
         for _ in 0..data {
             let (offset, len) = written.next().unwrap_or_default();
-            buffers.push(Buffer::new(offset as i64, len as i64));
+            buffers.push([offset as i64, len as i64]);
         }
     }
     let mut builder = FlatBufferBuilder::new();
     builder.force_defaults(true);
-    let nodes = builder.create_vector(&nodes);
-    let buffers = builder.create_vector(&buffers);
-    let batch = arrow_ipc::RecordBatch::create(
-        &mut builder,
-        &RecordBatchArgs {
-            length: rows as i64,
-            nodes: Some(nodes),
-            buffers: Some(buffers),
-            compression: None,
-            variadicBufferCounts: None,
-        },
-    );
-    message(&mut builder, MessageHeader::RecordBatch, batch.as_union_value(), body)
+    let nodes = structs(&mut builder, &nodes);
+    let buffers = structs(&mut builder, &buffers);
+    let table = builder.start_table();
+    builder.push_slot(record_batch::LENGTH, rows as i64, 0);
+    builder.push_slot_always(record_batch::BUFFERS, buffers);
+    builder.push_slot_always(record_batch::NODES, nodes);
+    let batch = builder.end_table(table);
+    message_bytes(&mut builder, metadata::HEADER_RECORD_BATCH, batch, body)
 }
 
-fn footer(columns: &[ArrowColumn], block: Block) -> Vec<u8> {
+/// Returns the footer. A block contains the offset of a batch, the length of its message and the
+/// length of its body.
+fn footer_bytes(columns: &[ArrowColumn], block: [i64; 3]) -> Vec<u8> {
     let mut builder = FlatBufferBuilder::new();
-    let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, &schema(columns));
-    let dictionaries = builder.create_vector::<Block>(&[]);
-    let batches = builder.create_vector(&[block]);
-    let footer = arrow_ipc::Footer::create(
-        &mut builder,
-        &FooterArgs {
-            version: MetadataVersion::V5,
-            schema: Some(schema),
-            dictionaries: Some(dictionaries),
-            recordBatches: Some(batches),
-            custom_metadata: None,
-        },
-    );
+    let schema = schema_table(&mut builder, columns);
+    let dictionaries = structs::<3>(&mut builder, &[]);
+    let batches = structs(&mut builder, &[block]);
+    let table = builder.start_table();
+    builder.push_slot_always(footer::RECORD_BATCHES, batches);
+    builder.push_slot_always(footer::DICTIONARIES, dictionaries);
+    builder.push_slot_always(footer::SCHEMA, schema);
+    builder.push_slot_always(footer::VERSION, metadata::V5);
+    let footer = builder.end_table(table);
     builder.finish(footer, None);
     builder.finished_data().to_vec()
 }

@@ -7,15 +7,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
-};
-use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::DataType;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+use parquet::file::reader::FileReader as _;
 
 use super::encoding::{
     FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet,
@@ -25,6 +18,7 @@ use super::features::{FeatureSpool, Features};
 use super::image;
 use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
 use super::{ImportTarget, Imported};
+use crate::parquet_file::columns::{self, Leaf, LeafBatch, LeafType, NoLeaf, ParquetReader};
 use crate::writer::MOST_CLASSES;
 use deltafl::data::Provenance;
 
@@ -65,31 +59,68 @@ fn read_file(
     target: &ImportTarget,
     spool: &mut Option<FeatureSpool>,
 ) -> Result<(), ImportError> {
-    let parquet =
-        |error: &dyn std::fmt::Display| ImportError::file(path, ImportProblem::Parquet(error.to_string()));
-    let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
-    let header: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let wanted = WantedColumns::find(path, &header, columns)?;
-    let mask = ProjectionMask::roots(builder.parquet_schema(), wanted.all());
-    let reader =
-        builder.with_projection(mask).with_batch_size(BATCH).build().map_err(|error| parquet(&error))?;
+    let file = open(path)?;
+    let wanted = WantedColumns::find(path, &header(&file), columns)?;
+    let leaves = wanted.all().map(|at| leaf(path, &file, at)).collect::<Result<Vec<_>, _>>()?;
+    let grey = features == Features::Auto && wanted.features.iter().zip(&leaves).all(|(_, leaf)| grey(leaf));
+    let features = if grey { Features::GreyLevels } else { features };
+    let mut values = Vec::new();
     let mut row = 0;
-    for batch in reader {
-        let batch = batch.map_err(|error| parquet(&error))?;
-        let mut rows = BatchRows::new(path, &batch, &header, &wanted, encoding, target)?;
-        if spool.is_none() {
-            let grey = features == Features::Auto && rows.are_bytes();
-            let features = if grey { Features::GreyLevels } else { features };
-            *spool = Some(FeatureSpool::new(target, features)?);
-        }
-        let spool = spool.as_mut().expect("it was just made");
-        for i in 0..batch.num_rows() {
-            rows.push(i, spool).map_err(|failure| failure.at(path, row))?;
-            row += 1;
-        }
+    columns::for_each_batch(
+        &file,
+        &leaves,
+        BATCH,
+        |error| damaged(path, &error),
+        |batches| {
+            if spool.is_none() {
+                *spool = Some(FeatureSpool::new(target, features)?);
+            }
+            let spool = spool.as_mut().expect("it was just made");
+            let read: Vec<Column<'_>> =
+                leaves.iter().zip(batches).map(|(leaf, batch)| Column { leaf, batch }).collect();
+            let mut rows = BatchRows::new(&read, &wanted, &columns.label, encoding, target, &mut values);
+            for i in 0..batches.first().map_or(0, LeafBatch::rows) {
+                rows.push(i, spool).map_err(|failure| failure.at(path, row))?;
+                row += 1;
+            }
+            Ok(())
+        },
+    )
+}
+
+fn damaged(path: &Path, error: &ParquetError) -> ImportError {
+    ImportError::file(path, ImportProblem::Parquet(error.to_string()))
+}
+
+fn open(path: &Path) -> Result<ParquetReader, ImportError> {
+    let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
+    columns::open(file).map_err(|error| damaged(path, &error))
+}
+
+/// Returns the names of the columns.
+fn header(file: &ParquetReader) -> Vec<String> {
+    let schema = file.metadata().file_metadata().schema_descr().root_schema();
+    schema.get_fields().iter().map(|field| field.name().to_owned()).collect()
+}
+
+/// Returns the leaf of a column.
+fn leaf(path: &Path, file: &ParquetReader, at: usize) -> Result<Leaf, ImportError> {
+    let schema = file.metadata().file_metadata().schema_descr();
+    Leaf::find(schema, at).map_err(|reason| {
+        let problem = match reason {
+            NoLeaf::NoBytes => ImportProblem::Missing { what: "the field", name: "bytes".to_owned() },
+            NoLeaf::Other(found) => unsupported(&header(file)[at], found),
+        };
+        ImportError::file(path, problem)
+    })
+}
+
+fn unsupported(column: &str, found: impl ToString) -> ImportProblem {
+    ImportProblem::Unsupported {
+        what: format!("the column {column:?}"),
+        found: found.to_string(),
+        supported: "numbers, words, lists of numbers and PNG images",
     }
-    Ok(())
 }
 
 /// Returns the conversion of the columns. Strings are words, and all words must be known before the
@@ -112,82 +143,116 @@ fn survey_file(
     target: &ImportTarget,
     survey: &mut Option<WordCollection>,
 ) -> Result<(), ImportError> {
-    let parquet =
-        |error: &dyn std::fmt::Display| ImportError::file(path, ImportProblem::Parquet(error.to_string()));
-    let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
-    let fields = builder.schema().fields().clone();
-    let header: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
+    let file = open(path)?;
+    let header = header(&file);
     let wanted = WantedColumns::find(path, &header, columns)?;
+    let leaf = |at: usize| leaf(path, &file, at);
+    let features = wanted.features.iter().map(|&at| leaf(at)).collect::<Result<Vec<_>, _>>()?;
+    let label = leaf(wanted.label)?;
     let survey = survey.get_or_insert_with(|| {
-        let feature = |&at: &usize| {
-            let words = holds_words(fields[at].data_type()) || columns.categories.contains(&header[at]);
+        let feature = |(&at, leaf): (&usize, &Leaf)| {
+            let words = holds_words(leaf) || columns.categories.contains(&header[at]);
             (header[at].clone(), words.then(|| WordSet::new(&header[at], MOST_CATEGORIES)))
         };
-        let words = !target.regression && holds_words(fields[wanted.label].data_type());
+        let words = !target.regression && holds_words(&label);
         let label = words.then(|| WordSet::new(&header[wanted.label], MOST_CLASSES));
-        WordCollection { features: wanted.features.iter().map(feature).collect(), label }
+        WordCollection { features: wanted.features.iter().zip(&features).map(feature).collect(), label }
     });
     if survey.features.len() != wanted.features.len() {
         let problem = ImportProblem::Dim { expected: survey.features.len(), got: wanted.features.len() };
         return Err(ImportError::file(path, problem));
     }
-    let features = wanted.features.iter().zip(&mut survey.features);
-    let mut sets: Vec<(usize, &mut WordSet)> =
-        features.filter_map(|(&at, (_, set))| Some((at, set.as_mut()?))).collect();
-    sets.extend(survey.label.as_mut().map(|set| (wanted.label, set)));
-    if sets.is_empty() {
-        return Ok(());
+    let mut sets: Vec<(&str, Leaf, &mut WordSet)> = Vec::new();
+    for ((&at, leaf), (_, set)) in wanted.features.iter().zip(features).zip(&mut survey.features) {
+        sets.extend(set.as_mut().map(|set| (header[at].as_str(), leaf, set)));
     }
-    let mask = ProjectionMask::roots(builder.parquet_schema(), sets.iter().map(|(at, _)| *at));
-    let reader =
-        builder.with_projection(mask).with_batch_size(BATCH).build().map_err(|error| parquet(&error))?;
+    sets.extend(survey.label.as_mut().map(|set| (header[wanted.label].as_str(), label, set)));
+    let leaves: Vec<Leaf> = sets.iter().map(|(_, leaf, _)| leaf.clone()).collect();
     let mut before = 0;
-    for batch in reader {
-        let batch = batch.map_err(|error| parquet(&error))?;
-        for (at, set) in &mut sets {
-            let name = &header[*at];
-            let missing = || ImportProblem::Missing { what: "the column", name: name.clone() };
-            let column =
-                batch.column_by_name(name).ok_or_else(missing).map_err(|p| ImportError::file(path, p))?;
-            for i in 0..batch.num_rows() {
-                let added = word(column, name, i).and_then(|word| set.add(&word));
-                added.map_err(|p| ImportError::at(path, FilePosition::Row(before + i as u64), p))?;
+    columns::for_each_batch(
+        &file,
+        &leaves,
+        BATCH,
+        |error| damaged(path, &error),
+        |batches| {
+            for ((name, leaf, set), batch) in sets.iter_mut().zip(batches) {
+                let column = Column { leaf, batch };
+                for i in 0..batch.rows() {
+                    let added = column.word(name, i).and_then(|word| set.add(&word));
+                    added.map_err(|p| ImportError::at(path, FilePosition::Row(before + i as u64), p))?;
+                }
+            }
+            before += batches.first().map_or(0, LeafBatch::rows) as u64;
+            Ok(())
+        },
+    )
+}
+
+fn holds_words(leaf: &Leaf) -> bool {
+    leaf.of == LeafType::Utf8 && !leaf.list && !leaf.in_struct
+}
+
+/// Whether the values are bytes or images, that is, grey levels.
+fn grey(leaf: &Leaf) -> bool {
+    leaf.in_struct || matches!(leaf.of, LeafType::UInt8 | LeafType::Binary)
+}
+
+/// A column of a batch.
+#[derive(Clone, Copy)]
+struct Column<'b> {
+    leaf: &'b Leaf,
+    batch: &'b LeafBatch,
+}
+
+impl Column<'_> {
+    /// Returns the word of a row; a number as text if a column of numbers is read as words.
+    fn word(self, name: &str, row: usize) -> Result<String, ImportProblem> {
+        if !holds_words(self.leaf) {
+            let mut number = Vec::with_capacity(1);
+            self.append(name, row, &mut number)?;
+            return Ok(number.iter().map(f32::to_string).collect::<Vec<_>>().join(" "));
+        }
+        self.text(row)?.ok_or_else(|| ImportProblem::MissingValue { column: name.to_owned() })
+    }
+
+    /// Returns the string of a row, or `None` if it is missing.
+    fn text(self, row: usize) -> Result<Option<String>, ImportProblem> {
+        let bytes = self.batch.range(row).next().and_then(|i| self.batch.bytes(i));
+        let text = bytes.map(std::str::from_utf8).transpose();
+        text.map(|text| text.map(str::to_owned)).map_err(|error| ImportProblem::Parquet(error.to_string()))
+    }
+
+    /// Returns the identity of a device: a string or a whole number.
+    fn id(self, row: usize) -> Result<String, ImportProblem> {
+        if self.batch.is_missing(row) {
+            return Err(ImportProblem::UnnamedDevice);
+        }
+        if holds_words(self.leaf) {
+            return self.text(row)?.ok_or(ImportProblem::UnnamedDevice);
+        }
+        let scalar = !self.leaf.list && !self.leaf.in_struct;
+        let number = self.batch.range(row).next().filter(|_| scalar).and_then(|i| self.batch.whole_number(i));
+        number.ok_or_else(|| ImportProblem::Unsupported {
+            what: "the device column".to_owned(),
+            found: if scalar { self.leaf.of.to_string() } else { "lists or structs".to_owned() },
+            supported: "strings and whole numbers",
+        })
+    }
+
+    /// Appends the numbers of a row.
+    fn append(self, name: &str, row: usize, numbers: &mut Vec<f32>) -> Result<(), ImportProblem> {
+        if self.batch.is_missing(row) {
+            return Err(ImportProblem::MissingValue { column: name.to_owned() });
+        }
+        for i in self.batch.range(row) {
+            match (self.leaf.of, self.batch.number(i), self.batch.bytes(i)) {
+                (_, Some(number), _) => numbers.push(number),
+                (LeafType::Binary, _, Some(bytes)) => append_image(bytes, numbers)?,
+                (other, ..) => return Err(unsupported(name, other)),
             }
         }
-        before += batch.num_rows() as u64;
+        Ok(())
     }
-    Ok(())
-}
-
-fn holds_words(of: &DataType) -> bool {
-    match of {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        DataType::Dictionary(_, values) => holds_words(values),
-        _ => false,
-    }
-}
-
-/// Returns the word of a row; a number as text if a column of numbers is read as words.
-fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, ImportProblem> {
-    if column.is_null(i) {
-        return Err(ImportProblem::MissingValue { column: name.to_owned() });
-    }
-    Ok(match column.data_type() {
-        DataType::Utf8 => column.as_string::<i32>().value(i).to_owned(),
-        DataType::LargeUtf8 => column.as_string::<i64>().value(i).to_owned(),
-        DataType::Utf8View => column.as_string_view().value(i).to_owned(),
-        DataType::Dictionary(..) => {
-            let dictionary = column.as_any_dictionary();
-            let key = dictionary.normalized_keys()[i];
-            return word(dictionary.values(), name, key);
-        }
-        _ => {
-            let mut number = Vec::with_capacity(1);
-            append(column, name, i, &mut number)?;
-            number.iter().map(f32::to_string).collect::<Vec<_>>().join(" ")
-        }
-    })
 }
 
 /// A problem in a row, or an error that already has a place.
@@ -243,72 +308,65 @@ impl WantedColumns {
 
 /// The rows of a batch.
 struct BatchRows<'b> {
-    device: Option<&'b ArrayRef>,
-    split: Option<&'b ArrayRef>,
-    label: &'b ArrayRef,
+    device: Option<Column<'b>>,
+    split: Option<Column<'b>>,
+    label: Column<'b>,
     label_name: &'b str,
-    features: Vec<&'b ArrayRef>,
+    features: &'b [Column<'b>],
     encoding: &'b TableEncoding,
     classes: Option<usize>,
-    row: Vec<f32>,
+    row: &'b mut Vec<f32>,
 }
 
 impl<'b> BatchRows<'b> {
+    /// Assigns the columns in the order of [`WantedColumns::all`].
     fn new(
-        path: &Path,
-        batch: &'b RecordBatch,
-        header: &'b [String],
+        columns: &'b [Column<'b>],
         wanted: &WantedColumns,
+        label_name: &'b str,
         encoding: &'b TableEncoding,
         target: &ImportTarget,
-    ) -> Result<Self, ImportError> {
-        let column = |&index: &usize| {
-            let name = &header[index];
-            batch.column_by_name(name).ok_or_else(|| {
-                ImportError::file(path, ImportProblem::Missing { what: "the column", name: name.clone() })
-            })
-        };
-        Ok(Self {
-            device: wanted.device.as_ref().map(column).transpose()?,
-            split: wanted.split.as_ref().map(column).transpose()?,
-            label: column(&wanted.label)?,
-            label_name: &header[wanted.label],
-            features: wanted.features.iter().map(column).collect::<Result<_, _>>()?,
+        row: &'b mut Vec<f32>,
+    ) -> Self {
+        let (features, rest) = columns.split_at(wanted.features.len());
+        let mut rest = rest.iter().copied();
+        let mut next = || rest.next().expect("each wanted column is read");
+        Self {
+            device: wanted.device.map(|_| next()),
+            split: wanted.split.map(|_| next()),
+            label: next(),
+            label_name,
+            features,
             encoding,
             classes: target.classes,
-            row: Vec::new(),
-        })
-    }
-
-    /// Whether the features are bytes or images, that is, grey levels.
-    fn are_bytes(&self) -> bool {
-        self.features.iter().all(|column| holds_bytes(column.data_type()))
+            row,
+        }
     }
 
     fn push(&mut self, i: usize, spool: &mut FeatureSpool) -> Result<(), RowFailure> {
         self.row.clear();
         for (column, (name, feature)) in self.features.iter().zip(&self.encoding.features) {
             match feature {
-                FeatureEncoding::Number => append(column, name, i, &mut self.row)?,
+                FeatureEncoding::Number => column.append(name, i, self.row)?,
                 FeatureEncoding::Words(words) => {
-                    words.push_one_hot(&word(column, name, i)?, &mut self.row)?;
+                    words.push_one_hot(&column.word(name, i)?, self.row)?;
                 }
             }
         }
-        spool.check(&self.row)?;
-        let id = self.device.map_or(Ok("all".to_owned()), |device| id(device, i))?;
+        spool.check(self.row)?;
+        let id = self.device.map_or(Ok("all".to_owned()), |device| device.id(i))?;
         if id.trim().is_empty() {
             return Err(ImportProblem::UnnamedDevice.into());
         }
         let split = match self.split {
             None => None,
-            Some(column) => Some(parse_split(&word(column, "split", i)?)?),
+            Some(column) => Some(parse_split(&column.word("split", i)?)?),
         };
         let device = spool.spool.device_in(&id, split);
-        spool.row(device, &self.row)?;
+        spool.row(device, self.row)?;
         match &self.encoding.label {
             LabelEncoding::Words(words) => {
-                let class = words.number(&word(self.label, self.label_name, i)?)?;
+                let class = words.number(&self.label.word(self.label_name, i)?)?;
                 spool.spool.label(in_range(class, self.classes)?);
             }
             LabelEncoding::Value => spool.spool.value(finite(self.number(i)? as f32)?),
@@ -327,86 +385,12 @@ impl<'b> BatchRows<'b> {
     /// rounds it.
     fn number(&self, i: usize) -> Result<f64, ImportProblem> {
         let mut label = Vec::with_capacity(1);
-        append(self.label, self.label_name, i, &mut label)?;
+        self.label.append(self.label_name, i, &mut label)?;
         match label[..] {
             [label] => Ok(label.into()),
             _ => Err(ImportProblem::Label(format!("{label:?}"))),
         }
     }
-}
-
-fn holds_bytes(of: &DataType) -> bool {
-    match of {
-        DataType::UInt8 | DataType::Binary | DataType::LargeBinary | DataType::Struct(_) => true,
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            holds_bytes(item.data_type())
-        }
-        _ => false,
-    }
-}
-
-/// Returns the identity of a device: a string or a whole number.
-fn id(column: &ArrayRef, i: usize) -> Result<String, ImportProblem> {
-    if column.is_null(i) {
-        return Err(ImportProblem::UnnamedDevice);
-    }
-    Ok(match column.data_type() {
-        DataType::Utf8 => column.as_string::<i32>().value(i).to_owned(),
-        DataType::LargeUtf8 => column.as_string::<i64>().value(i).to_owned(),
-        DataType::Utf8View => column.as_string_view().value(i).to_owned(),
-        DataType::Int32 => column.as_primitive::<Int32Type>().value(i).to_string(),
-        DataType::Int64 => column.as_primitive::<Int64Type>().value(i).to_string(),
-        DataType::UInt32 => column.as_primitive::<UInt32Type>().value(i).to_string(),
-        DataType::UInt64 => column.as_primitive::<UInt64Type>().value(i).to_string(),
-        other => {
-            return Err(ImportProblem::Unsupported {
-                what: "the device column".to_owned(),
-                found: other.to_string(),
-                supported: "strings and whole numbers",
-            });
-        }
-    })
-}
-
-/// Appends the numbers of a value.
-fn append(column: &ArrayRef, name: &str, i: usize, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
-    if column.is_null(i) {
-        return Err(ImportProblem::MissingValue { column: name.to_owned() });
-    }
-    match column.data_type() {
-        DataType::UInt8 => row.push(column.as_primitive::<UInt8Type>().value(i).into()),
-        DataType::Int8 => row.push(column.as_primitive::<Int8Type>().value(i).into()),
-        DataType::UInt16 => row.push(column.as_primitive::<UInt16Type>().value(i).into()),
-        DataType::Int16 => row.push(column.as_primitive::<Int16Type>().value(i).into()),
-        DataType::UInt32 => row.push(column.as_primitive::<UInt32Type>().value(i) as f32),
-        DataType::Int32 => row.push(column.as_primitive::<Int32Type>().value(i) as f32),
-        DataType::UInt64 => row.push(column.as_primitive::<UInt64Type>().value(i) as f32),
-        DataType::Int64 => row.push(column.as_primitive::<Int64Type>().value(i) as f32),
-        DataType::Float32 => row.push(column.as_primitive::<Float32Type>().value(i)),
-        DataType::Float64 => row.push(column.as_primitive::<Float64Type>().value(i) as f32),
-        DataType::Boolean => row.push(f32::from(u8::from(column.as_boolean().value(i)))),
-        DataType::List(_) => append_all(&column.as_list::<i32>().value(i), name, row)?,
-        DataType::LargeList(_) => append_all(&column.as_list::<i64>().value(i), name, row)?,
-        DataType::FixedSizeList(..) => append_all(&column.as_fixed_size_list().value(i), name, row)?,
-        DataType::Binary => append_image(column.as_binary::<i32>().value(i), row)?,
-        DataType::LargeBinary => append_image(column.as_binary::<i64>().value(i), row)?,
-        DataType::Struct(_) => match column.as_struct().column_by_name("bytes") {
-            Some(bytes) => append(bytes, name, i, row)?,
-            None => return Err(ImportProblem::Missing { what: "the field", name: "bytes".to_owned() }),
-        },
-        other => {
-            return Err(ImportProblem::Unsupported {
-                what: format!("the column {name:?}"),
-                found: other.to_string(),
-                supported: "numbers, words, lists of numbers and PNG images",
-            });
-        }
-    }
-    Ok(())
-}
-
-fn append_all(values: &ArrayRef, name: &str, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
-    (0..values.len()).try_for_each(|i| append(values, name, i, row))
 }
 
 fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), ImportProblem> {

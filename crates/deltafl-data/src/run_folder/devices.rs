@@ -1,19 +1,17 @@
 //! `devices/*.parquet`: loss and metrics of every device, one file per evaluation. The metadata of
 //! the file names the task, whose metrics are the columns after the loss.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
-use arrow_schema::{ArrowError, DataType, Field, Schema};
-use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
+use crate::arrow_file;
+use crate::parquet_file::table::{ParquetTable, TableColumn, TableWriter};
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
@@ -54,12 +52,6 @@ pub enum DevicesError {
 
 impl From<ParquetError> for DevicesError {
     fn from(error: ParquetError) -> Self {
-        Self::Format(error.into())
-    }
-}
-
-impl From<ArrowError> for DevicesError {
-    fn from(error: ArrowError) -> Self {
         Self::Format(error.into())
     }
 }
@@ -131,24 +123,24 @@ pub(super) fn write(
     splits: &[SplitEvaluation],
 ) -> Result<(), RunFolderError> {
     let path = EvaluationFile::new(folder, seed, round).path;
-    let written = record_batch(tracks, seed, round, splits).map_err(DevicesError::from).and_then(|batch| {
-        atomic::write_with(&path, |file| {
-            let mut writer = ArrowWriter::try_new(file, batch.schema(), None)?;
-            writer.write(&batch)?;
-            writer.close()?;
-            Ok::<_, DevicesError>(())
-        })
+    let columns = columns(tracks, seed, round, splits);
+    let task = splits.first().map_or(Task::Classes, |split| split.task);
+    let task = serde_json::to_string(&task).expect("a task has string keys and finite numbers");
+    let written = atomic::write_with(&path, |file| {
+        let mut writer = TableWriter::new(file, &columns, &[(TASK, task)], Compression::UNCOMPRESSED)?;
+        writer.write(&columns)?;
+        Ok::<_, DevicesError>(writer.finish()?)
     });
     written.map_err(|source| RunFolderError::Devices { path, source })
 }
 
 /// Sorts rows by track, then split, then device.
-fn record_batch(
+fn columns(
     tracks: &[TrackLabel],
     seed: u64,
     round: u64,
     splits: &[SplitEvaluation],
-) -> Result<RecordBatch, ArrowError> {
+) -> Vec<(&'static str, TableColumn)> {
     let rows = || {
         tracks.iter().enumerate().flat_map(move |(t, label)| {
             splits.iter().flat_map(move |split| {
@@ -159,50 +151,40 @@ fn record_batch(
     };
     let count = rows().count();
     let task = splits.first().map_or(Task::Classes, |split| split.task);
-    let mut columns: Vec<(&str, DataType, ArrayRef)> = vec![
-        ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
-        ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
-        ("name", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.name)))),
-        (
-            "algorithm",
-            DataType::Utf8,
-            Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.algorithm))),
-        ),
-        (
-            "theta",
-            DataType::Float64,
-            Arc::new(Float64Array::from_iter_values(rows().map(|r| r.1.theta.get()))),
-        ),
-        ("round", DataType::UInt64, Arc::new(UInt64Array::from(vec![round; count]))),
-        ("split", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| r.2.name())))),
-        ("device", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.3.id)))),
-        ("examples", DataType::UInt64, Arc::new(UInt64Array::from_iter_values(rows().map(|r| r.3.examples)))),
-        ("loss", DataType::Float64, Arc::new(Float64Array::from_iter_values(rows().map(|r| r.4.loss)))),
+    let mut columns = vec![
+        ("seed", TableColumn::U64(vec![seed; count])),
+        ("track", TableColumn::U32(rows().map(|r| r.0 as u32).collect())),
+        ("name", TableColumn::Text(rows().map(|r| r.1.name.clone()).collect())),
+        ("algorithm", TableColumn::Text(rows().map(|r| r.1.algorithm.clone()).collect())),
+        ("theta", TableColumn::F64(rows().map(|r| r.1.theta.get()).collect())),
+        ("round", TableColumn::U64(vec![round; count])),
+        ("split", TableColumn::Text(rows().map(|r| r.2.name().to_owned()).collect())),
+        ("device", TableColumn::Text(rows().map(|r| r.3.id.clone()).collect())),
+        ("examples", TableColumn::U64(rows().map(|r| r.3.examples).collect())),
+        ("loss", TableColumn::F64(rows().map(|r| r.4.loss).collect())),
     ];
     for (i, metric) in task.metrics().iter().enumerate() {
-        let values = Float64Array::from_iter_values(rows().map(|r| r.4.metrics[i]));
-        columns.push((metric.name, DataType::Float64, Arc::new(values)));
+        columns.push((metric.name, TableColumn::F64(rows().map(|r| r.4.metrics[i]).collect())));
     }
-    let fields: Vec<Field> =
-        columns.iter().map(|(name, kind, _)| Field::new(*name, kind.clone(), false)).collect();
-    let task = serde_json::to_string(&task).expect("a task has string keys and finite numbers");
-    let schema =
-        Schema::new(fields).with_metadata(std::collections::HashMap::from([(TASK.to_owned(), task)]));
-    RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|c| c.2).collect())
+    columns
 }
 
 fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?;
-    let task = match builder.schema().metadata().get(TASK) {
-        Some(task) => serde_json::from_str(task).map_err(|_| DevicesError::Task { name: task.clone() })?,
+    let table = ParquetTable::read(path)?;
+    let task = match table.value(TASK).map(str::to_owned).or_else(|| task_of_schema(&table)) {
+        Some(name) => serde_json::from_str(&name).map_err(|_| DevicesError::Task { name })?,
         None => Task::Classes,
     };
-    let reader = builder.build()?;
     let mut rows = EvaluationRows { task, ..EvaluationRows::default() };
-    for batch in reader {
-        rows.take(&batch?)?;
-    }
+    rows.take(&table)?;
     rows.finish()
+}
+
+/// Returns the task of a file whose metadata is an Arrow schema in base64. The first versions wrote
+/// such files.
+fn task_of_schema(table: &ParquetTable) -> Option<String> {
+    let message = STANDARD.decode(table.value("ARROW:schema")?).ok()?;
+    arrow_file::schema_value(&message, TASK)
 }
 
 /// Evaluations under construction. The rows are grouped by track and split.
@@ -215,28 +197,26 @@ struct EvaluationRows {
 }
 
 impl EvaluationRows {
-    fn take(&mut self, batch: &RecordBatch) -> Result<(), DevicesError> {
-        let tracks = column(batch, "track")?.as_primitive_opt::<UInt32Type>();
-        let splits = column(batch, "split")?.as_string_opt::<i32>();
-        let devices = column(batch, "device")?.as_string_opt::<i32>();
-        let examples = column(batch, "examples")?.as_primitive_opt::<UInt64Type>();
-        let losses = column(batch, "loss")?.as_primitive_opt::<Float64Type>();
-        let tracks = tracks.ok_or(DevicesError::Column { name: "track" })?;
-        let splits = splits.ok_or(DevicesError::Column { name: "split" })?;
-        let devices = devices.ok_or(DevicesError::Column { name: "device" })?;
-        let examples = examples.ok_or(DevicesError::Column { name: "examples" })?;
-        let losses = losses.ok_or(DevicesError::Column { name: "loss" })?;
-        let metrics = self.task.metrics().iter().map(|metric| {
-            let values = column(batch, metric.name)?.as_primitive_opt::<Float64Type>();
-            values.ok_or(DevicesError::Column { name: metric.name })
+    fn take(&mut self, table: &ParquetTable) -> Result<(), DevicesError> {
+        let missing = |name| DevicesError::Column { name };
+        let Some(TableColumn::U32(tracks)) = table.column("track") else { return Err(missing("track")) };
+        let Some(TableColumn::Text(splits)) = table.column("split") else { return Err(missing("split")) };
+        let Some(TableColumn::Text(devices)) = table.column("device") else { return Err(missing("device")) };
+        let Some(TableColumn::U64(examples)) = table.column("examples") else {
+            return Err(missing("examples"));
+        };
+        let Some(TableColumn::F64(losses)) = table.column("loss") else { return Err(missing("loss")) };
+        let metrics = self.task.metrics().iter().map(|metric| match table.column(metric.name) {
+            Some(TableColumn::F64(values)) => Ok(values),
+            _ => Err(missing(metric.name)),
         });
         let metrics = metrics.collect::<Result<Vec<_>, _>>()?;
-        for i in 0..batch.num_rows() {
-            let split = Split::from_name(splits.value(i)).ok_or(DevicesError::Column { name: "split" })?;
-            let device = EvaluatedDevice { id: devices.value(i).to_owned(), examples: examples.value(i) };
-            let metric = |j: usize| metrics.get(j).map_or(0.0, |values| values.value(i));
-            let evaluation = Evaluation { loss: losses.value(i), metrics: std::array::from_fn(metric) };
-            self.push(tracks.value(i) as usize, split, device, evaluation)?;
+        for i in 0..tracks.len() {
+            let split = Split::from_name(&splits[i]).ok_or(missing("split"))?;
+            let device = EvaluatedDevice { id: devices[i].clone(), examples: examples[i] };
+            let metric = |j: usize| metrics.get(j).map_or(0.0, |values| values[i]);
+            let evaluation = Evaluation { loss: losses[i], metrics: std::array::from_fn(metric) };
+            self.push(tracks[i] as usize, split, device, evaluation)?;
         }
         Ok(())
     }
@@ -286,10 +266,6 @@ impl EvaluationRows {
             })
             .collect()
     }
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a ArrayRef, DevicesError> {
-    batch.column_by_name(name).ok_or(DevicesError::Column { name })
 }
 
 #[cfg(test)]

@@ -7,30 +7,22 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use deltafl::data::Split;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::{Figures, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
+use deltafl_data::parquet_table::{TableColumn as Column, TableWriter};
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
-use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
-use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
 
 use super::ExportError;
 use crate::error::FileError;
 use crate::report::tracks::{TrackInfo, tracks};
 
-/// A column of a batch of rows.
-enum Column {
-    Text(Vec<String>),
-    Whole(Vec<u64>),
-    Real(Vec<Option<f64>>),
-}
+/// Rows in a row group, unless one evaluation has more.
+const ROW_GROUP: usize = 1 << 20;
 
 /// Named columns of equal length.
 type Rows = Vec<(&'static str, Column)>;
@@ -61,22 +53,28 @@ pub(super) fn write_csv(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportEr
 pub(super) fn write_parquet(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     write(run, out, "parquet", |path, tables| {
         let failed = |source| ExportError::Parquet { path: path.to_owned(), source };
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
         let mut writer = None;
-        for rows in tables {
-            let batch = record_batch(rows?).map_err(failed)?;
+        while let Some(rows) = tables.next() {
+            let mut rows = rows?;
+            while length(&rows) < ROW_GROUP
+                && let Some(more) = tables.next()
+            {
+                for ((_, column), (_, more)) in rows.iter_mut().zip(more?) {
+                    column.append(more);
+                }
+            }
             let writer = match &mut writer {
                 Some(writer) => writer,
                 None => {
                     let file = File::create(path).map_err(FileError::write(path))?;
-                    let made = ArrowWriter::try_new(file, batch.schema(), Some(properties.clone()));
+                    let made = TableWriter::new(file, &rows, &[], Compression::SNAPPY);
                     writer.insert(made.map_err(failed)?)
                 }
             };
-            writer.write(&batch).map_err(failed)?;
+            writer.write(&rows).map_err(failed)?;
         }
         if let Some(writer) = writer {
-            writer.close().map_err(failed)?;
+            writer.finish().map_err(failed)?;
         }
         Ok(())
     })
@@ -142,15 +140,16 @@ fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
             })
         })
         .collect();
-    let real =
-        |value: &dyn Fn(&Figures) -> f64| Column::Real(rows.iter().map(|row| Some(value(&row.2))).collect());
+    let real = |value: &dyn Fn(&Figures) -> f64| {
+        Column::OptionalF64(rows.iter().map(|row| Some(value(&row.2))).collect())
+    };
     let measure = |split: Split| if split == Split::Train { "loss" } else { "error" };
     vec![
-        ("seed", Column::Whole(vec![evaluated.seed; rows.len()])),
+        ("seed", Column::U64(vec![evaluated.seed; rows.len()])),
         ("track", Column::Text(rows.iter().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows.iter().map(|row| row.0.algorithm.clone()).collect())),
-        ("theta", Column::Real(rows.iter().map(|row| Some(row.0.theta)).collect())),
-        ("round", Column::Whole(vec![evaluated.round; rows.len()])),
+        ("theta", Column::OptionalF64(rows.iter().map(|row| Some(row.0.theta)).collect())),
+        ("round", Column::U64(vec![evaluated.round; rows.len()])),
         ("split", Column::Text(rows.iter().map(|row| row.1.name().to_owned()).collect())),
         ("measure", Column::Text(rows.iter().map(|row| measure(row.1).to_owned()).collect())),
         ("mean", real(&|figures| figures.mean)),
@@ -160,13 +159,13 @@ fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
         ("p80", real(&|figures| figures.percentiles[3])),
         ("p90", real(&|figures| figures.percentiles[4])),
         ("p95", real(&|figures| figures.percentiles[5])),
-        ("objective", Column::Real(rows.iter().map(|row| row.3).collect())),
+        ("objective", Column::OptionalF64(rows.iter().map(|row| row.3).collect())),
     ]
 }
 
 fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
-    let whole = |value: fn(&RoundLine) -> u64| Column::Whole(lines.iter().map(value).collect());
-    let real = |value: fn(&RoundLine) -> Option<f64>| Column::Real(lines.iter().map(value).collect());
+    let whole = |value: fn(&RoundLine) -> u64| Column::U64(lines.iter().map(value).collect());
+    let real = |value: fn(&RoundLine) -> Option<f64>| Column::OptionalF64(lines.iter().map(value).collect());
     let of_track = |value: fn(&TrackInfo) -> String| {
         let text = |line: &RoundLine| tracks.get(line.record.track).map_or_else(String::new, value);
         Column::Text(lines.iter().map(text).collect())
@@ -176,7 +175,7 @@ fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
         ("seed", whole(|line| line.record.seed)),
         ("track", of_track(|track| track.label.clone())),
         ("algorithm", of_track(|track| track.algorithm.clone())),
-        ("theta", Column::Real(lines.iter().map(theta).collect())),
+        ("theta", Column::OptionalF64(lines.iter().map(theta).collect())),
         ("round", whole(|line| line.record.round)),
         ("eta", real(|line| line.record.eta)),
         ("eta_age", real(|line| line.record.eta_age.map(|age| age as f64))),
@@ -207,51 +206,32 @@ fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
     let count = rows().count();
     let task = splits.first().map_or(Task::Classes, |split| split.task);
     let mut columns: Rows = vec![
-        ("seed", Column::Whole(vec![*seed; count])),
+        ("seed", Column::U64(vec![*seed; count])),
         ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
-        ("theta", Column::Real(rows().map(|row| Some(row.0.theta)).collect())),
-        ("round", Column::Whole(vec![*round; count])),
+        ("theta", Column::OptionalF64(rows().map(|row| Some(row.0.theta)).collect())),
+        ("round", Column::U64(vec![*round; count])),
         ("split", Column::Text(rows().map(|row| row.1.name().to_owned()).collect())),
         ("device", Column::Text(rows().map(|row| row.2.id.clone()).collect())),
-        ("examples", Column::Whole(rows().map(|row| row.2.examples).collect())),
-        ("loss", Column::Real(rows().map(|row| Some(row.3.loss)).collect())),
+        ("examples", Column::U64(rows().map(|row| row.2.examples).collect())),
+        ("loss", Column::OptionalF64(rows().map(|row| Some(row.3.loss)).collect())),
     ];
     for (i, metric) in task.metrics().iter().enumerate() {
-        columns.push((metric.name, Column::Real(rows().map(|row| Some(row.3.metrics[i])).collect())));
+        columns.push((metric.name, Column::OptionalF64(rows().map(|row| Some(row.3.metrics[i])).collect())));
     }
     columns
 }
 
 fn length(rows: &Rows) -> usize {
-    rows.first().map_or(0, |(_, column)| match column {
-        Column::Text(values) => values.len(),
-        Column::Whole(values) => values.len(),
-        Column::Real(values) => values.len(),
-    })
+    rows.first().map_or(0, |(_, column)| column.len())
 }
 
 /// Formats a CSV cell. A missing value is an empty cell.
 fn cell(column: &Column, row: usize) -> String {
     match column {
         Column::Text(values) => values[row].clone(),
-        Column::Whole(values) => values[row].to_string(),
-        Column::Real(values) => values[row].map_or_else(String::new, |value| value.to_string()),
+        Column::U64(values) => values[row].to_string(),
+        Column::OptionalF64(values) => values[row].map_or_else(String::new, |value| value.to_string()),
+        _ => unreachable!("the tables have only columns of these types"),
     }
-}
-
-fn record_batch(rows: Rows) -> Result<RecordBatch, ParquetError> {
-    let array = |column: Column| -> ArrayRef {
-        match column {
-            Column::Text(values) => Arc::new(StringArray::from(values)),
-            Column::Whole(values) => Arc::new(UInt64Array::from(values)),
-            Column::Real(values) => Arc::new(Float64Array::from(values)),
-        }
-    };
-    // The schema must not depend on whether a batch contains empty cells.
-    let columns = rows.into_iter().map(|(name, column)| {
-        let nullable = matches!(column, Column::Real(_));
-        (name, array(column), nullable)
-    });
-    Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
 }

@@ -1,14 +1,15 @@
 //! The page: one HTML file that needs no network.
 //!
-//! Charts are drawn by plotly.js, which is embedded in the `plotly` crate. The rest of the page is
-//! part of this crate. Small values are stored as JSON, large arrays in one compressed block (see
-//! [`data`]).
+//! Charts are drawn by plotly.js, in its smallest distribution that has bars and lines
+//! (`page/plotly`). Small values are stored as JSON, large arrays in one compressed block (see
+//! [`data`]). The library is compressed, too.
 
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use deltafl::data::Split;
 use deltafl_data::run_folder::IdleRounds;
-use plotly::Plot;
 
 use super::headline::headline;
 use super::results::RunResults;
@@ -22,6 +23,7 @@ mod numbers;
 
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
+const PLOTLY: &[u8] = include_bytes!("page/plotly/plotly-basic.min.js.gz");
 const SCRIPTS: [&str; 6] = [
     include_str!("page/read.js"),
     include_str!("page/look.js"),
@@ -41,7 +43,7 @@ pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
         ("{{tables}}", tables.iter().map(table_html).collect()),
         ("{{experiments}}", runs.iter().map(|run| experiment_html(run, runs.len() == 1)).collect()),
         ("{{style}}", STYLE.to_owned()),
-        ("{{plotly}}", plotly_js()),
+        ("{{plotly}}", STANDARD.encode(PLOTLY)),
         ("{{data}}", data.json),
         ("{{numbers}}", data.numbers),
         ("{{script}}", format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPTS.concat())),
@@ -64,14 +66,6 @@ fn filled(template: &str, parts: &[(&str, String)]) -> String {
     }
     page.push_str(rest);
     page
-}
-
-/// Returns plotly.js from the crate: the text of the first script. The second script, MathJax, is
-/// omitted: it has 2 MB and is not used.
-fn plotly_js() -> String {
-    let scripts = Plot::offline_js_sources();
-    let first = scripts.split("</script>").next().unwrap_or_default();
-    first.split_once('>').map_or_else(String::new, |(_, text)| text.to_owned())
 }
 
 fn headlines(runs: &[RunResults]) -> String {
@@ -188,6 +182,8 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -197,10 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn the_plotly_script_contains_no_mathjax_and_no_closing_script_tag() {
-        let script = plotly_js();
-        assert!(script.trim_start().starts_with("/**\n* plotly.js"), "{}", &script[..80]);
-        assert!(!script.contains("</script"));
-        assert!((4_000_000..5_000_000).contains(&script.len()), "{}", script.len());
+    fn the_readme_of_the_charting_library_has_its_version() {
+        let mut script = String::new();
+        flate2::read::GzDecoder::new(PLOTLY).read_to_string(&mut script).unwrap();
+        let version = script.split_once("minified) v").and_then(|(_, rest)| rest.split_once('\n'));
+        let (version, _) = version.expect("the header of the script has its version");
+        let readme = include_str!("page/plotly/README.md");
+        assert!(readme.contains(&format!("| version | {version} |")), "{version}: {readme}");
     }
 }

@@ -9,12 +9,13 @@
 //! Names are DNS names in the subject alternative names, the one field that every TLS library
 //! parses strictly.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use deltafl_wire::identity::{DeviceName, FederationName, IdentityError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
     PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
 };
-use time::{Duration, OffsetDateTime};
 
 /// ECDSA on P-256, which browsers, curl and every TLS library support.
 pub(super) static ALGORITHM: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
@@ -23,7 +24,9 @@ pub(super) static ALGORITHM: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA25
 const POINT_LEN: usize = 65;
 
 /// The clock difference between machines that a new certificate tolerates.
-const SLACK: Duration = Duration::minutes(10);
+const SLACK: Duration = Duration::from_secs(10 * 60);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns the name of the authority in its certificate.
 pub(super) fn authority_name(federation: &FederationName) -> String {
@@ -116,10 +119,11 @@ fn named(name: &str, days: u32) -> Result<CertificateParams, IdentityError> {
 }
 
 fn valid_for(days: u32) -> CertificateParams {
-    let now = OffsetDateTime::now_utc();
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = rcgen::date_time_ymd(1970, 1, 1) + since_1970;
     let mut params = CertificateParams::default();
     params.not_before = now - SLACK;
-    params.not_after = now + Duration::days(i64::from(days));
+    params.not_after = now + DAY * days;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
 }

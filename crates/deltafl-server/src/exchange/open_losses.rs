@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use deltafl::exchange::{CohortMember, Round};
+use deltafl::exchange::{CohortMember, NamedLoss, Round};
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
 use deltafl_wire::proto::from_server;
@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 
 impl NetworkExchange {
     /// Returns F_k(w) of each answering device, per track, in cohort order.
-    pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
+    pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<NamedLoss>> {
         self.asked += 1;
         self.link.hub.blobs.keep_params(tracks.iter().copied());
         let params = tracks.iter().map(|params| params_blob(params).to_wire()).collect();
@@ -37,7 +37,8 @@ impl NetworkExchange {
             let of_device = |drawn: &CohortMember| {
                 let losses = told.get(&drawn.device.0)?;
                 let weight = round.terms.weights.weight(losses.examples) as f64;
-                DeviceLoss::new(losses.losses[track], weight).ok()
+                let loss = DeviceLoss::new(losses.losses[track], weight).ok()?;
+                Some(NamedLoss { device: drawn.device, loss })
             };
             round.cohort.iter().filter_map(of_device).collect()
         };

@@ -7,9 +7,8 @@
 //! SEQUENCE { SEQUENCE { [0] version, serial, algorithm, issuer, SEQUENCE { not before, not after }, …
 //! ```
 
+use chrono::{DateTime, NaiveDateTime, Utc};
 use rustls::pki_types::CertificateDer;
-use time::macros::format_description;
-use time::{OffsetDateTime, PrimitiveDateTime};
 
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
@@ -20,9 +19,9 @@ const GENERALIZED_TIME: u8 = 0x18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// The first valid second.
-    pub not_before: OffsetDateTime,
+    pub not_before: DateTime<Utc>,
     /// The last valid second.
-    pub not_after: OffsetDateTime,
+    pub not_after: DateTime<Utc>,
 }
 
 /// The error of bytes that are not a certificate.
@@ -40,8 +39,8 @@ impl Validity {
     }
 
     /// Returns the whole days from `now` to expiry. Negative after expiry.
-    pub fn days_left(&self, now: OffsetDateTime) -> i64 {
-        (self.not_after - now).whole_days()
+    pub fn days_left(&self, now: DateTime<Utc>) -> i64 {
+        (self.not_after - now).num_days()
     }
 }
 
@@ -76,7 +75,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-fn instant(kind: u8, text: &[u8]) -> Option<OffsetDateTime> {
+fn instant(kind: u8, text: &[u8]) -> Option<DateTime<Utc>> {
     let text = std::str::from_utf8(text).ok()?;
     let text = match kind {
         // Two digits of the year: 1950 to 2049 (RFC 5280, section 4.1.2.5.1).
@@ -84,6 +83,5 @@ fn instant(kind: u8, text: &[u8]) -> Option<OffsetDateTime> {
         GENERALIZED_TIME => text.to_owned(),
         _ => return None,
     };
-    let format = format_description!("[year][month][day][hour][minute][second]Z");
-    Some(PrimitiveDateTime::parse(&text, format).ok()?.assume_utc())
+    Some(NaiveDateTime::parse_from_str(&text, "%Y%m%d%H%M%SZ").ok()?.and_utc())
 }

@@ -64,8 +64,12 @@ impl HeldOutQueries {
         Ok(sums)
     }
 
-    /// Asks in a sum of its own.
-    fn alone(&mut self, exchange: &mut dyn Exchange, round: &Round<'_>) -> Result<(), ExchangeError> {
+    /// Asks in a separate sum.
+    pub(super) fn alone(
+        &mut self,
+        exchange: &mut dyn Exchange,
+        round: &Round<'_>,
+    ) -> Result<(), ExchangeError> {
         if !self.queries.is_empty() {
             self.sums = exchange.secure_sum(round, &std::mem::take(&mut self.queries))?;
         }

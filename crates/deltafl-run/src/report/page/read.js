@@ -1,13 +1,18 @@
-// Decodes the numbers of the page.
+// Decodes the numbers and the charting library of the page.
 
 const KINDS = { f64: Float64Array, f32: Float32Array, u16: Uint16Array };
 
+// Returns the decompressed contents of an element.
+function inflated(id, format) {
+  const text = atob(document.getElementById(id).textContent);
+  const deflated = Uint8Array.from(text, (c) => c.charCodeAt(0));
+  return new Response(new Blob([deflated]).stream().pipeThrough(new DecompressionStream(format)));
+}
+
 async function readPage() {
   const page = JSON.parse(document.getElementById("data").textContent);
-  const text = atob(document.getElementById("numbers").textContent);
-  const deflated = Uint8Array.from(text, (c) => c.charCodeAt(0));
-  const stream = new Blob([deflated]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const block = await new Response(stream).arrayBuffer();
+  const [block, plotly] = await Promise.all([inflated("numbers", "deflate").arrayBuffer(), inflated("plotly", "gzip").text()]);
+  page.plotly = plotly;
   const array = ({ kind, offset, length }) => new KINDS[kind](block, offset, length);
   for (const run of page.runs) {
     run.calls = array(run.calls);
