@@ -6,6 +6,7 @@ python crates/deltafl-python/generate_classes.py          # needs the built pack
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ TYPES = {"real": "float", "whole": "int", "truth": "bool", "whole-pair": "tuple[
 
 
 def class_name(algorithm: dict[str, Any]) -> str:
-    return str(algorithm["title"]).replace("Δ", "Delta").replace("-", "")
+    words = re.split("[^0-9A-Za-z]+", str(algorithm["title"]).replace("Δ", "Delta"))
+    return "".join(word[0].upper() + word[1:] for word in words if word)
 
 
 def annotation(option: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
 //! Decodes arbitrary bytes as the certificate of a peer.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::certificate(data));
+#[path = "../bodies/net.rs"]
+#[allow(dead_code)]
+mod net;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| net::certificate(data));

@@ -1,4 +1,8 @@
 //! Decodes arbitrary bytes as a request for a blob and as a chunk of a blob.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::fetch(data));
+#[path = "../bodies/net.rs"]
+#[allow(dead_code)]
+mod net;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| net::fetch(data));

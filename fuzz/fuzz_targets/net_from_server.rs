@@ -1,4 +1,8 @@
 //! Decodes arbitrary bytes as a message from a server.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::from_server(data));
+#[path = "../bodies/net.rs"]
+#[allow(dead_code)]
+mod net;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| net::from_server(data));

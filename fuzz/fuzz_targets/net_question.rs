@@ -1,4 +1,8 @@
 //! Decodes arbitrary bytes as a question.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::question(data));
+#[path = "../bodies/net.rs"]
+#[allow(dead_code)]
+mod net;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| net::question(data));

@@ -11,6 +11,7 @@ mod watchdog;
 
 use std::ffi::{CStr, CString, c_void};
 use std::io::Read as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
@@ -92,8 +93,8 @@ fn trained(program: Option<&Path>) -> State {
     let child = Arc::new(Mutex::new(None));
     let (devices, started, program) =
         (runtime.handle().clone(), Arc::clone(&child), program.map(Path::to_owned));
-    let listener = move |event: &ServerEvent<'_>| {
-        let ServerEvent::Listening { address, .. } = event else { return };
+    let observer = move |event: ServerEvent<'_>| {
+        let ServerEvent::Listening { address, .. } = event else { return Ok(ControlFlow::Continue(())) };
         let address = address.to_string();
         for (k, name) in NAMES.into_iter().enumerate() {
             // Exact in binary, so that both languages parse the same number.
@@ -110,10 +111,11 @@ fn trained(program: Option<&Path>) -> State {
                 None => drop(devices.spawn(own_trainer::take_part(address.clone(), name, shift))),
             }
         }
+        Ok(ControlFlow::Continue(()))
     };
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let outcome = embedded::serve("127.0.0.1:0", &NAMES, &run, Arc::new(listener));
+    let outcome = embedded::serve("127.0.0.1:0", &NAMES, &run, observer);
     if let Some(child) = child.lock().unwrap().take() {
         assert_eq!(ended(child), "joined\nstopped\n");
     }
@@ -178,7 +180,7 @@ fn failures_report_a_reason_truncated_to_fit() {
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);
-    let host = runtime.block_on(Host::start(setup, &roster)).unwrap();
+    let (host, _link) = runtime.block_on(Host::start(setup, &roster)).unwrap();
     assert_eq!(refusal(Some(&host.address().to_string()), 3), "the server trains 2 parameters, this de");
     runtime.block_on(host.shut_down());
 }

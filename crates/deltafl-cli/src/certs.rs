@@ -6,6 +6,7 @@ use std::time::Duration;
 use deltafl_server::authority::{Authority, FleetIdentities, ServerIdentity};
 use deltafl_server::roster_renewal::{LIFETIME, signed};
 use deltafl_server::store::{NewDevice, Store};
+use deltafl_wire::environment::SystemClock;
 use deltafl_wire::identity::{
     DeviceIdentity, DeviceName, FederationName, Fingerprint, IdentityError, Validity,
 };
@@ -168,11 +169,11 @@ fn sign_roster(certs: &Path, days: u32, runs: u64, store: &StoreArgs) -> Result<
         let store = store.open().await?;
         store.create_federation(federation).await.map_err(store_error)?;
         let lifetime = Duration::from_secs(86_400 * u64::from(days));
-        let roster = signed(&store, &authority, lifetime, runs).await.map_err(renewal_error)?;
+        let roster = signed(&store, &authority, lifetime, runs, &SystemClock).await.map_err(renewal_error)?;
         let roster = Roster::decode(roster.bytes).into_diagnostic()?;
         let (edition, runs) = (roster.edition(), roster.runs());
         let devices = store.device_count(federation).await.map_err(store_error)?;
-        let left = edition.time_left().map_or(0, |left| left.as_secs().div_ceil(86_400));
+        let left = edition.time_left(&SystemClock).map_or(0, |left| left.as_secs().div_ceil(86_400));
         println!(
             "Signed: the roster of {federation}, {devices} devices, version {}, for {left} days and {runs} {}",
             edition.version,

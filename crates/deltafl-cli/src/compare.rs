@@ -79,7 +79,7 @@ fn rendered(comparison: &Comparison) -> String {
 }
 
 fn row(comparison: &Comparison, difference: &PairedDifference) -> String {
-    let plain = |x: f64| text_table::number(x * comparison.shown(), comparison.decimals());
+    let plain = |x: f64| text_table::number(x * comparison.display_scale(), comparison.decimals());
     let signed = |x: f64| {
         let number = plain(x);
         if number.starts_with(['-', 'N', 'i']) { number } else { format!("+{number}") }

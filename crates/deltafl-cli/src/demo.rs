@@ -40,15 +40,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment(args.seed)?;
     let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
-    let progress = Progress::unless(args.quiet || args.json);
+    let mut progress = Progress::unless(args.quiet || args.json);
     let options = RunOptions {
         out: &out,
         // An interrupted demo continues. A finished one shows its table again.
         start: Start::Any,
         machine: args.machine.machine(),
-        listener: &progress,
+        concurrent_seeds: true,
     };
-    let ended = train(experiment, &options);
+    let ended = train(experiment, &options, &mut progress);
     drop(progress);
     match ended? {
         Ended::Interrupted(stopped) => {

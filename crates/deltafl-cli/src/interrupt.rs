@@ -1,5 +1,6 @@
 //! Handling of Ctrl-C and termination signals.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -25,4 +26,13 @@ pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
         stop
     });
     &STOP
+}
+
+/// Returns `Break` if Ctrl-C was pressed or a termination signal arrived.
+pub(crate) fn interrupted() -> ControlFlow<()> {
+    if stop_on_interrupt().load(Ordering::Relaxed) {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
 }

@@ -196,12 +196,11 @@ fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Re
     for level in &tried {
         let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
         let theta = level.theta.to_string();
-        let value = text_table::number(level.shown.shown(level.value), digits);
+        let value = text_table::number(level.shown.display_value(level.value), digits);
         let [median, high] = match held_out {
-            true => level
-                .metric_of_others()
-                .unwrap_or_default()
-                .map(|bounds| between(bounds, |value| text_table::number(level.shown.shown(value), digits))),
+            true => level.metric_of_others().unwrap_or_default().map(|bounds| {
+                between(bounds, |value| text_table::number(level.shown.display_value(value), digits))
+            }),
             false => level
                 .losses_of_others()
                 .unwrap_or_default()

@@ -101,10 +101,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.estimate {
         return Ok(());
     }
-    let progress = Progress::new(args.tui, args.quiet || args.json)?;
+    let mut progress = Progress::new(args.tui, args.quiet || args.json)?;
     let (mut results, mut stopped) = (Vec::new(), None);
     for job in &jobs {
-        match train(&args, job, &progress)? {
+        match train(&args, job, &mut progress)? {
             Ok(beside) => results.push(beside),
             Err(place) => {
                 stopped = Some((job, place));
@@ -151,7 +151,7 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
         return Err(explained(MissingData { presets: missing, data: args.data.clone(), can_fetch }));
     }
     for preset in missing {
-        say(
+        log(
             args,
             &format!(
                 "{0}: skipped, its data is missing; `deltafl paper {0}` explains how to get it",
@@ -181,9 +181,9 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
-        let left = Left::of(experiment, &job.out).map_err(explained)?;
+        let left = Left::for_experiment(experiment, &job.out).map_err(explained)?;
         if left == Left::default() {
-            say(args, &format!("{name}: finished"));
+            log(args, &format!("{name}: finished"));
             continue;
         }
         if !args.quiet && !args.json {
@@ -197,7 +197,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         };
         let time = pace.time(left);
         total += time;
-        say(
+        log(
             args,
             &format!(
                 "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: {} {}",
@@ -212,12 +212,12 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         );
     }
     if jobs.len() > 1 {
-        say(args, &format!("in all about {}", HumanDuration(total)));
+        log(args, &format!("in all about {}", HumanDuration(total)));
     }
     Ok(())
 }
 
-fn say(args: &Args, line: &str) {
+fn log(args: &Args, line: &str) {
     if args.estimate {
         println!("{line}");
     } else if !args.quiet && !args.json {
@@ -227,11 +227,15 @@ fn say(args: &Args, line: &str) {
 
 /// Trains a pair and writes its report. Returns the point at which it was stopped, if the user
 /// stops it.
-fn train(args: &Args, job: &Job, progress: &Progress) -> Result<Result<PaperComparison, Stopped>> {
-    let options =
-        RunOptions { out: &job.out, start: Start::Any, machine: args.machine.machine(), listener: progress };
+fn train(args: &Args, job: &Job, progress: &mut Progress) -> Result<Result<PaperComparison, Stopped>> {
+    let options = RunOptions {
+        out: &job.out,
+        start: Start::Any,
+        machine: args.machine.machine(),
+        concurrent_seeds: progress.shows_concurrent_seeds(),
+    };
     let federation = session::load(&job.experiment).map_err(explained)?;
-    let ended = session::run_on(job.experiment.clone(), &federation, &options);
+    let ended = session::run_on(job.experiment.clone(), &federation, &options, progress);
     let summary = match ended.map_err(explained)? {
         Ended::Finished(summary) => summary,
         Ended::Interrupted(stopped) => return Ok(Err(stopped)),

@@ -8,7 +8,9 @@ use deltafl_cuda::BackendChoice;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 use deltafl_run::error::shell_quoted;
-use deltafl_run::{Ended, Machine, RunOptions, Start, by_class, experiment_file, session, text_table};
+use deltafl_run::{
+    Ended, Machine, RunObserver, RunOptions, Start, by_class, experiment_file, session, text_table,
+};
 use miette::Result;
 
 use crate::error::{self, explained, folder_error};
@@ -100,14 +102,14 @@ impl KernelArgs {
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
-    let progress = Progress::new(args.tui, args.quiet || args.json)?;
+    let mut progress = Progress::new(args.tui, args.quiet || args.json)?;
     let options = RunOptions {
         out: &out,
         start: if args.resume { Start::Resume } else { Start::New },
         machine: args.machine.machine(),
-        listener: &progress,
+        concurrent_seeds: progress.shows_concurrent_seeds(),
     };
-    let ended = train(experiment, &options);
+    let ended = train(experiment, &options, &mut progress);
     drop(progress);
     let summary = match ended? {
         Ended::Interrupted(stopped) => {
@@ -132,7 +134,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// Trains all seeds of an experiment: in this process, or on the ranks of an MPI job.
-pub(crate) fn train(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended> {
+pub(crate) fn train(
+    experiment: Experiment,
+    options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
+) -> Result<Ended> {
     #[cfg(feature = "mpi")]
     if deltafl_run::cluster::launched() {
         let failed = |rank: &str, error: deltafl_run::RunError| {
@@ -140,9 +146,9 @@ pub(crate) fn train(experiment: Experiment, options: &RunOptions<'_>) -> Result<
             eprintln!("{rank}\nError: {report:?}");
             error::exit_code(&report)
         };
-        return deltafl_run::cluster::run(experiment, options, &failed).map_err(explained);
+        return deltafl_run::cluster::run(experiment, options, observer, &failed).map_err(explained);
     }
-    session::run(experiment, options).map_err(explained)
+    session::run(experiment, options, observer).map_err(explained)
 }
 
 /// Rejects MPI ranks, for commands that run in one process.

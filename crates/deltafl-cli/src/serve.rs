@@ -1,16 +1,16 @@
 //! `deltafl serve`: train an experiment with devices that connect over a network.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use deltafl::trainer::Sgd;
-use deltafl::training::Outcome;
+use deltafl::training::{Observer, ObserverResult, Outcome};
 use deltafl_data::experiment::Experiment;
 use deltafl_run::session::thin_tail_warnings;
 use deltafl_run::{experiment_file, session};
 use deltafl_server::server::allocator;
-use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};
+use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent};
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::error::{bad_input, explained, folder_error, reported};
@@ -122,10 +122,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     drop(federation);
     let console = Console { quiet: args.quiet };
     console.warn_of_thin_tails(&experiment);
-    let listener: Arc<dyn ServerListener> = Arc::new(console);
     let server = Server::new(args.config(), experiment, served).map_err(server_error)?;
     let out = server.folder().display();
-    match server.run(stop_on_interrupt(), &listener).map_err(server_error)? {
+    match server.run(stop_on_interrupt(), console).map_err(server_error)? {
         Outcome::Stopped => eprintln!("stopped; every finished round is kept in {out}"),
         Outcome::Finished => println!("Run folder: {out}"),
     }
@@ -162,14 +161,15 @@ impl Console {
     }
 }
 
-impl ServerListener for Console {
-    fn event(&self, event: &ServerEvent<'_>) {
+impl Observer<ServerEvent<'_>> for Console {
+    fn handle(&mut self, event: ServerEvent<'_>) -> ObserverResult {
         match event {
             ServerEvent::Round { .. } | ServerEvent::NothingHeldOut | ServerEvent::Refused { .. } => {
                 self.note(&event.to_string());
             }
-            ServerEvent::Begin { .. } => {}
+            ServerEvent::SeedBegins { .. } => {}
             event => eprintln!("{event}"),
         }
+        Ok(ControlFlow::Continue(()))
     }
 }

@@ -146,11 +146,11 @@ pub(crate) fn run(command: SweepCommand) -> Result<()> {
 fn run_points(args: &RunArgs) -> Result<()> {
     refuse_ranks("give every process a share of the points: --shard I/N")?;
     let (sweep, folder) = args.what.read()?;
-    let points: Vec<&SweepPoint> = args.shard.of(&sweep.points).collect();
+    let points: Vec<&SweepPoint> = args.shard.select(&sweep.points).collect();
     let options = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
     folder.describe(&sweep).map_err(explained)?;
-    let progress = SweepProgress::unless(args.quiet || args.json);
-    let tally = train(&folder, &points, &options, &progress).map_err(explained)?;
+    let mut progress = SweepProgress::unless(args.quiet || args.json);
+    let tally = train(&folder, &points, &options, &mut progress).map_err(explained)?;
     let results = listing::results(&folder, &sweep, points.iter().copied()).map_err(explained)?;
     if !args.json {
         print!("{}", listing::rendered(&sweep, &results));

@@ -68,14 +68,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let values = GridValues { rates: args.rates, decays: args.decays, l2: args.l2 };
     let options = TuneOptions { values, seeds: args.seeds, out, sweep };
     let mut tuner = Tuner::new(experiment, options).map_err(explained)?;
-    let progress = SweepProgress::unless(args.quiet || args.json);
+    let mut progress = SweepProgress::unless(args.quiet || args.json);
     let print = |step: &TuneStep| {
         if !args.json {
             print!("{}", rendered(step));
         }
     };
-    print(&tuner.rate(&progress).map_err(|error| tune_error(error, args.json))?);
-    if let Some(step) = tuner.l2(&progress).map_err(|error| tune_error(error, args.json))? {
+    print(&tuner.rate(&mut progress).map_err(|error| tune_error(error, args.json))?);
+    if let Some(step) = tuner.l2(&mut progress).map_err(|error| tune_error(error, args.json))? {
         print(&step);
     }
     let chosen = tuner.finish().map_err(explained)?;

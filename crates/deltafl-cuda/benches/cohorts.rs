@@ -117,6 +117,8 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
             own: None,
             plan: &plan,
             weight,
+            report: None,
+            personal: None,
             sum: 0,
         };
         devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()

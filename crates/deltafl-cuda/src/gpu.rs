@@ -487,11 +487,19 @@ impl Compute for Gpu<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        // The GPU kernels support neither corrections nor memory of devices.
+        // The GPU kernels support neither corrections nor memory of devices nor reports.
         if let Some(name) =
             tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
         {
             let place = format!("a GPU, for an algorithm with {name}s,");
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
+        if let Some(report) = tasks.iter().find_map(|task| task.report) {
+            let place = format!("a GPU, for the weighting {},", report.weighting.kind().name);
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
+        if tasks.iter().any(|task| task.personal.is_some()) {
+            let place = "a GPU, for personal models,".to_owned();
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
         }
         if key.terms.clip.is_some() {

@@ -71,6 +71,8 @@ mod tests {
             own: None,
             plan: &plan,
             weight: 1.0,
+            report: None,
+            personal: None,
             sum: 0,
         };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);

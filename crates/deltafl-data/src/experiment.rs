@@ -9,7 +9,8 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use serde::{Deserialize, Serialize};
 
 use crate::run_folder::ChangedKey;
-use deltafl::algorithm::{Track, TrackLabel, track_names};
+use deltafl::adversary::Adversary;
+use deltafl::algorithm::{Requires, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
@@ -76,6 +77,8 @@ struct ExperimentFile {
     local: Local,
     #[serde(default)]
     availability: Availability,
+    #[serde(default, skip_serializing_if = "Adversary::is_none")]
+    adversary: Adversary,
     #[serde(skip_deserializing)]
     algorithm: Vec<AlgorithmSection>,
     /// A file to be run need not contain it.
@@ -254,6 +257,11 @@ impl Experiment {
         &self.0.availability
     }
 
+    /// Returns which simulated devices lie.
+    pub fn adversary(&self) -> &Adversary {
+        &self.0.adversary
+    }
+
     /// Returns the sections on the algorithms. Each of their levels is a track.
     pub fn algorithms(&self) -> &[AlgorithmSection] {
         &self.0.algorithm
@@ -336,7 +344,19 @@ impl Experiment {
         if self.0.algorithm.is_empty() {
             return Err(InvalidExperiment::whole("an experiment trains at least one algorithm"));
         }
-        match self.tracks().iter().find(|track| track.correction.is_some()) {
+        if let Some((algorithm, reason)) = self.needs_open_simulation() {
+            let secure = match () {
+                () if self.0.secagg == SecureAggregation::Real => Some("secagg = \"real\""),
+                () if self.needs(|needs| matches!(needs, Needs::Quantile(_))) => Some("private mode"),
+                () => None,
+            };
+            if let Some(secure) = secure {
+                let message = format!("{algorithm} does not work with {secure}: {reason}");
+                return Err(InvalidExperiment::whole(message));
+            }
+        }
+        let sends_more = |track: &&Track| track.correction.is_some_and(|kind| !kind.sent.is_empty());
+        match self.tracks().iter().find(sends_more) {
             Some(track) if self.0.clip.is_some() => Err(InvalidExperiment::whole(format!(
                 "{} sends more than w, which a bound on the length of updates does not cover: leave clip out",
                 track.label.algorithm
@@ -393,7 +413,27 @@ impl Experiment {
 
     /// Whether the server receives individual losses to find η (open mode).
     pub fn is_open(&self) -> bool {
-        self.needs(|needs| matches!(needs, Needs::Losses))
+        self.needs(|needs| matches!(needs, Needs::Losses | Needs::NamedLosses))
+    }
+
+    /// Returns the first algorithm or section that runs in simulations only, with the reason.
+    pub fn needs_simulation(&self) -> Option<(&'static str, &'static str)> {
+        if !self.0.adversary.is_none() {
+            return Some(("[adversary]", "only simulated devices lie on purpose"));
+        }
+        self.0.algorithm.iter().find_map(|section| match section.algorithm().requires {
+            Requires::Open(reason) | Requires::Simulation(reason) => Some((section.algorithm().kind, reason)),
+            Requires::Sums => None,
+        })
+    }
+
+    /// Returns the first algorithm whose server sees the answers of individual devices, with the
+    /// reason.
+    fn needs_open_simulation(&self) -> Option<(&'static str, &'static str)> {
+        self.0.algorithm.iter().find_map(|section| match section.algorithm().requires {
+            Requires::Open(reason) => Some((section.algorithm().kind, reason)),
+            Requires::Sums | Requires::Simulation(_) => None,
+        })
     }
 
     /// Whether the server finds η in secure sums and receives no loss (private mode).

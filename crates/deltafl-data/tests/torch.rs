@@ -53,7 +53,7 @@ impl Examples {
         }
     }
 
-    fn of(&self, i: usize, count: usize) -> Inputs<'_> {
+    fn range(&self, i: usize, count: usize) -> Inputs<'_> {
         match self {
             Self::Dense(values) => Inputs::Dense(values.chunks(values.len() / count).nth(i).unwrap()),
             Self::Tokens(ids) => Inputs::Tokens(ids.chunks(ids.len() / count).nth(i).unwrap()),
@@ -83,7 +83,8 @@ fn torch_agrees(python: &str, model: &dyn Model, mut case: Value, examples: &Exa
     let mut scratch = Aligned::zeroed(model.scratch_len(1));
     assert_eq!(theirs.len(), labels.len());
     for (i, theirs) in theirs.into_iter().enumerate() {
-        let batch = Batch { inputs: examples.of(i, labels.len()), targets: Targets::Classes(&labels[i..=i]) };
+        let batch =
+            Batch { inputs: examples.range(i, labels.len()), targets: Targets::Classes(&labels[i..=i]) };
         let ours = model.evaluate(&working, batch, &mut scratch).loss;
         assert!(
             (ours - theirs).abs() < 1e-4 * theirs.abs().max(1.0),

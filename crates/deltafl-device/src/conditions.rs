@@ -100,7 +100,7 @@ impl Conditions {
         let hook = self.hook.clone().map(Hook::start);
         let last: Mutex<Option<Unmet>> = Mutex::new(None);
         Arc::new(move || {
-            let said = hook.as_ref().is_none_or(hook::RunningHook::says_yes);
+            let said = hook.as_ref().is_none_or(hook::RunningHook::allows);
             let unmet = self.check().and(if said { Ok(()) } else { Err(Unmet::Hook) }).err();
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if *last != unmet {

@@ -11,6 +11,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{ModelMismatch, ModelSpec};
 use deltafl::trainer::LocalTrainer;
 use deltafl_wire::contract::ContractMismatch;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::identity::{DeviceIdentity, IdentityError};
 use deltafl_wire::loopback;
 use deltafl_wire::threat::{Adversary, InvalidShare, ThreatOptions, permille};
@@ -478,7 +479,7 @@ async fn first_offer(
     let mut refused = 0;
     let mut wait = Duration::from_secs(1);
     loop {
-        let error = match offer(server, name).await {
+        let error = match offer(server, name, &Environment::default().network).await {
             Ok(offer) => return Ok(offer),
             Err(error) => error,
         };

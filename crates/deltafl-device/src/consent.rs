@@ -2,7 +2,7 @@
 
 use std::mem::discriminant;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl::params::ParamsId;
 use deltafl::question::{Ask, Query, Question};
@@ -12,6 +12,7 @@ use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
 use deltafl_wire::proto;
 use deltafl_wire::threat::ThreatAssumptions;
+use tokio::time::Instant;
 
 /// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -5,12 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deltafl_wire::environment::{ByteStream, Network};
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::{MAX_MESSAGE, MaybeTls};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -71,7 +71,7 @@ pub enum DialError {
 
 impl ServerEndpoint {
     /// Connects to the server.
-    pub async fn dial(&self) -> Result<FederationClient<Channel>, DialError> {
+    pub async fn dial(&self, network: &Arc<dyn Network>) -> Result<FederationClient<Channel>, DialError> {
         let uri = format!("http://{}", self.address);
         let endpoint = Endpoint::from_shared(uri).map_err(|_| DialError::Address(self.address.clone()))?;
         let endpoint = endpoint
@@ -82,8 +82,9 @@ impl ServerEndpoint {
             .initial_stream_window_size(256 << 10)
             .initial_connection_window_size(512 << 10)
             .buffer_size(8);
-        let (address, trust) = (self.address.clone(), self.trust.clone());
-        let connector = service_fn(move |_: Uri| connect(address.clone(), trust.clone()));
+        let (address, trust, network) = (self.address.clone(), self.trust.clone(), Arc::clone(network));
+        let connector =
+            service_fn(move |_: Uri| connect(Arc::clone(&network), address.clone(), trust.clone()));
         let channel = endpoint.connect_with_connector(connector).await?;
         Ok(FederationClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
     }
@@ -105,11 +106,17 @@ pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-async fn connect(address: String, trust: ServerTrust) -> io::Result<TokioIo<MaybeTls<TlsStream<TcpStream>>>> {
-    let stream = TcpStream::connect(&address).await?;
-    stream.set_nodelay(true)?;
+/// The connection of a device.
+type DeviceStream = MaybeTls<TlsStream<Box<dyn ByteStream>>>;
+
+async fn connect(
+    network: Arc<dyn Network>,
+    address: String,
+    trust: ServerTrust,
+) -> io::Result<TokioIo<DeviceStream>> {
+    let (stream, peer) = network.connect(&address).await?;
     let stream = match trust {
-        ServerTrust::Loopback if !stream.peer_addr()?.ip().is_loopback() => {
+        ServerTrust::Loopback if !peer.ip().is_loopback() => {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, DialError::NotLoopback(address)));
         }
         ServerTrust::Loopback => MaybeTls::Plain(stream),

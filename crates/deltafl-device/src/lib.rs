@@ -50,9 +50,12 @@ use deltafl::data::{
 };
 use deltafl::trainer::LocalTrainer;
 use deltafl_wire::contract::DataContract;
+use deltafl_wire::environment::RandomSource;
 use tokio::sync::watch;
 use tokio::time::sleep;
+use zeroize::Zeroizing;
 
+pub use deltafl_wire::environment::{self, Environment};
 pub use deltafl_wire::identity::Credentials;
 
 pub use self::cache::BlobCache;
@@ -158,6 +161,7 @@ pub struct Device {
     contract: Option<blake3::Hash>,
     presence: watch::Receiver<bool>,
     defences: Defences,
+    environment: Environment,
 }
 
 /// Defences of a device that tests can disable, to show that the corresponding attack then
@@ -196,15 +200,15 @@ impl Default for Backoff {
 impl Backoff {
     /// Returns a random delay between zero and the doubled one, so that the devices of a fleet do
     /// not reconnect at the same time.
-    fn wait(&self, failures: u32) -> Duration {
-        drawn_below(self.first.saturating_mul(1 << failures.min(16)).min(self.longest))
+    fn wait(&self, failures: u32, random: &dyn RandomSource) -> Duration {
+        drawn_below(self.first.saturating_mul(1 << failures.min(16)).min(self.longest), random)
     }
 }
 
 /// Returns a random delay between zero and `most`.
-fn drawn_below(most: Duration) -> Duration {
+fn drawn_below(most: Duration, random: &dyn RandomSource) -> Duration {
     let mut bytes = [0; 8];
-    let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
+    let drawn = random.fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
     most.mul_f64(drawn as f64 / u64::MAX as f64)
 }
 
@@ -232,6 +236,7 @@ impl Device {
             contract: None,
             presence: watch::channel(true).1,
             defences: Defences::default(),
+            environment: Environment::default(),
         }
     }
 
@@ -247,7 +252,26 @@ impl Device {
     #[must_use]
     pub fn with_state(mut self, state: DeviceState) -> Self {
         self.state = state;
+        self.state.clock = Arc::clone(&self.environment.clock);
         self
+    }
+
+    /// Replaces the network, the clock and the random numbers of the operating system.
+    ///
+    /// The random numbers must be unpredictable outside of tests, because secure aggregation derives
+    /// its keys from them.
+    #[must_use]
+    pub fn with_environment(mut self, environment: Environment) -> Self {
+        self.state.clock = Arc::clone(&environment.clock);
+        self.environment = environment;
+        self
+    }
+
+    /// Returns fresh random bytes.
+    fn random(&self) -> Result<Zeroizing<[u8; 32]>, SessionError> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        self.environment.random.fill(&mut *bytes).map_err(|_| SessionError::Randomness)?;
+        Ok(bytes)
     }
 
     /// Participates only if the server uses the data contract for which the examples were prepared.
@@ -303,13 +327,14 @@ impl Device {
     /// connect while the owner's conditions are not met.
     pub async fn run(mut self, trainer: Arc<dyn LocalTrainer>, data: DeviceData) -> Result<(), NotAllowed> {
         let mut memory = session::ConnectionCache::default();
+        let random = Arc::clone(&self.environment.random);
         let mut failures = 0;
         let mut presence = self.presence.clone();
         loop {
             becomes(&mut presence, true).await;
             while (self.consent.willing)().is_err() {
                 // The delay is random because the hours of many owners begin at the same time.
-                sleep(session::WILLING_EVERY / 2 + drawn_below(session::WILLING_EVERY)).await;
+                sleep(session::WILLING_EVERY / 2 + drawn_below(session::WILLING_EVERY, &*random)).await;
             }
             let error = tokio::select! {
                 error = session::attend(&mut self, &trainer, &data, &mut memory) => error,
@@ -325,9 +350,9 @@ impl Device {
             let wait = match error {
                 SessionError::NotAllowed(reason) => return Err(reason),
                 SessionError::Drained { within } => {
-                    drawn_below(Duration::from_secs(within.into()).min(self.backoff.longest))
+                    drawn_below(Duration::from_secs(within.into()).min(self.backoff.longest), &*random)
                 }
-                _ => self.backoff.wait(failures),
+                _ => self.backoff.wait(failures, &*random),
             };
             sleep(wait).await;
         }

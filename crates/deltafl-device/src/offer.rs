@@ -1,6 +1,9 @@
 //! The training that a server offers, before a device decides to participate.
 
+use std::sync::Arc;
+
 use deltafl_wire::contract::{DataContract, MAX_CONTRACT};
+use deltafl_wire::environment::Network;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, Hello, Welcome, from_device, from_server};
 use deltafl_wire::{BlobId, VERSION, malformed};
@@ -29,9 +32,14 @@ pub struct Offer {
 }
 
 /// Connects under a device's name, receives the offer, and disconnects.
-pub async fn offer(server: &ServerEndpoint, device: &str) -> Result<Offer, SessionError> {
+pub async fn offer(
+    server: &ServerEndpoint,
+    device: &str,
+    network: &Arc<dyn Network>,
+) -> Result<Offer, SessionError> {
     let limits = TimeLimits::default();
-    let (mut client, welcome) = within(limits.welcome, "the Welcome", welcomed(server, device)).await?;
+    let (mut client, welcome) =
+        within(limits.welcome, "the Welcome", welcomed(server, device, network)).await?;
     let experiment = welcome.experiment.ok_or(malformed("experiment"))?;
     let contract = match experiment.contract {
         Some(blob) => {
@@ -55,8 +63,9 @@ pub async fn offer(server: &ServerEndpoint, device: &str) -> Result<Offer, Sessi
 async fn welcomed(
     server: &ServerEndpoint,
     device: &str,
+    network: &Arc<dyn Network>,
 ) -> Result<(FederationClient<Channel>, Welcome), SessionError> {
-    let mut client = server.dial().await?;
+    let mut client = server.dial(network).await?;
     let hello = from_device::Body::Hello(Hello { version: VERSION, device: device.to_owned() });
     let mut incoming = client.attend(once(FromDevice { body: Some(hello) })).await?.into_inner();
     match incoming.message().await? {

@@ -9,7 +9,7 @@ mod round;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltafl::params::ParamsId;
@@ -21,7 +21,7 @@ use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
 use deltafl_wire::{BlobId, Reassembly, VERSION, array, malformed, parse_question};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -32,7 +32,7 @@ use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
 use super::limits::within;
-use super::{Device, DeviceData, ServerEndpoint};
+use super::{Device, DeviceData};
 
 /// The size limit of a secure aggregation message outside a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -92,7 +92,7 @@ impl<'d> Session<'d> {
     ) -> Result<Self, SessionError> {
         let limits = device.limits;
         let Greeted { mut client, outgoing, incoming, welcome } =
-            within(limits.welcome, "the Welcome", greet(&device.server, &device.credentials.name)).await?;
+            within(limits.welcome, "the Welcome", greet(device)).await?;
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
         let allowed = device.consent.allows(experiment, trainer.num_params());
@@ -154,7 +154,7 @@ impl<'d> Session<'d> {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
             from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
-            from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
+            from_server::Body::LossQuestion(question) => self.send_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
@@ -179,7 +179,7 @@ impl<'d> Session<'d> {
                     self.learn_newest().await?;
                 }
                 self.available = Some(true);
-                self.say_ready().await
+                self.send_ready().await
             }
             Err(reason) => self.decline(reason).await,
         }
@@ -196,7 +196,7 @@ impl<'d> Session<'d> {
         if spent { Err(Reason::Policy) } else { (self.device.consent.willing)() }
     }
 
-    async fn say_ready(&self) -> Result<(), SessionError> {
+    async fn send_ready(&self) -> Result<(), SessionError> {
         let roster = Bytes::copy_from_slice(self.roster.hash.as_bytes());
         self.send(from_device::Body::Ready(proto::Ready { roster })).await
     }
@@ -205,7 +205,7 @@ impl<'d> Session<'d> {
     async fn sit_out(&mut self, reason: Reason) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
         self.send(from_device::Body::Decline(reason.to_wire())).await?;
-        self.say_ready().await
+        self.send_ready().await
     }
 
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
@@ -230,10 +230,10 @@ struct Greeted {
 }
 
 /// Connects, sends Hello and waits for Welcome.
-async fn greet(server: &ServerEndpoint, device: &str) -> Result<Greeted, SessionError> {
-    let mut client = server.dial().await?;
+async fn greet(device: &Device) -> Result<Greeted, SessionError> {
+    let mut client = device.server.dial(&device.environment.network).await?;
     let (outgoing, outbox) = mpsc::channel(OUTBOX);
-    let hello = proto::Hello { version: VERSION, device: device.to_owned() };
+    let hello = proto::Hello { version: VERSION, device: device.credentials.name.clone() };
     // The outbox is empty, so it has room.
     let _ = outgoing.try_send(FromDevice { body: Some(from_device::Body::Hello(hello)) });
     let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();

@@ -19,11 +19,13 @@ mod transcript;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
+use deltafl_wire::environment::{Clock, SystemClock};
 use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +64,7 @@ pub enum StateError {
 }
 
 /// The state of a device, on disk or in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DeviceState {
     folder: Option<Folder>,
     roster: Option<SeenRoster>,
@@ -72,6 +74,24 @@ pub struct DeviceState {
     ledger: Ledger,
     memory: OwnMemory,
     rounds: SeenRounds,
+    /// Dates the transcript and checks the expiry of rosters.
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A state in memory.
+impl Default for DeviceState {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            roster: None,
+            refused: None,
+            transcript: Transcript::default(),
+            ledger: Ledger::default(),
+            memory: OwnMemory::default(),
+            rounds: SeenRounds::default(),
+            clock: Arc::new(SystemClock),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -105,7 +125,7 @@ impl DeviceState {
         let memory = OwnMemory::open(&path.join("memory"))?;
         let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, refused: None, transcript, ledger, memory, rounds })
+        Ok(Self { folder, roster, transcript, ledger, memory, rounds, ..Self::default() })
     }
 
     /// Accepts a roster signed by the authority. Refuses it if it has expired, if it is older than
@@ -117,7 +137,7 @@ impl DeviceState {
         hash: &blake3::Hash,
     ) -> Result<(), RosterRefused> {
         let RosterVersion { version, .. } = edition;
-        if edition.time_left().is_none() {
+        if edition.time_left(&*self.clock).is_none() {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
@@ -200,7 +220,7 @@ impl DeviceState {
 
     /// Appends an event to the transcript. It is on disk when this returns.
     pub(crate) fn record(&mut self, event: TranscriptEvent) -> Result<(), StateError> {
-        Ok(self.transcript.append(event)?)
+        Ok(self.transcript.append(event, self.clock.since_1970())?)
     }
 }
 

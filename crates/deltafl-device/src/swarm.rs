@@ -66,7 +66,7 @@ impl Swarm {
         let midnight = Instant::now();
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
             let (tell, presence) = watch::channel(options.day.is_none());
-            let day = options.day.map(|day| day.of(options.seed, u64::from(data.0)));
+            let day = options.day.map(|day| day.for_device(options.seed, u64::from(data.0)));
             let device = Device::new(server, credentials, options.consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
                 .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))

@@ -1,4 +1,4 @@
-//! Time per round on one rank and on two, the overhead of the engine, and its collectives.
+//! Time per round on one rank and on two, the overhead of the exchange, and its collectives.
 //!
 //! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one case. It wants
 //! idle cores: a rank that waits does so on a core of its own. The least of several rounds is shown, and the median.
@@ -87,7 +87,7 @@ fn build_and_run(world: &World, case: &str, spec: &ModelSpec, times: u64) {
     rounds(world, case, &federation, &*model, times);
 }
 
-/// The all-reduce that blocks, and the one of the engine, which leaves room for other work; least of some.
+/// The all-reduce that blocks, and the one of the exchange, which leaves room for other work; least of some.
 fn all_reduce(world: &World, len: usize) {
     let values = vec![world.rank() as u64; len];
     let mut sum = vec![0u64; len];
@@ -125,7 +125,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
     let plan = plan.track(Track::fed_avg()).track(Tail::new(theta)).build().expect("a valid plan");
     let trainer = Sgd::new(model);
     let compute = Threads::new(&trainer, federation, Some(NonZeroUsize::MIN)).expect("a thread");
-    let mut engine = world.exchange(compute, federation).expect("there are train devices");
+    let mut exchange = world.exchange(compute, federation).expect("there are train devices");
     let mut state = plan.start(1, &trainer);
     // Wall-clock time of each round but the first, which warms caches and memory.
     let (mut since, mut laps) = (None::<Instant>, Vec::new());
@@ -136,10 +136,10 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
         }
         Ok(ControlFlow::Continue(()))
     };
-    train(&mut engine, &plan, &mut state, &mut world.observe(Some(stopwatch)))
+    train(&mut exchange, &plan, &mut state, &mut world.observe(Some(stopwatch)))
         .expect("the run can be trained");
 
-    let throughput = world.throughput(&engine);
+    let throughput = world.throughput(&exchange);
     if world.is_root() {
         laps.sort_by(f64::total_cmp);
         let (least, median) = (1e3 * laps[0], 1e3 * laps[laps.len() / 2]);

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use deltafl::training::{Event, Observer, ObserverError, TrackState};
+use deltafl::training::{Event, Observer, ObserverResult, TrackState};
 
 use crate::world::World;
 
@@ -13,14 +13,14 @@ pub struct Agreed<'a, O> {
     observer: Option<O>,
 }
 
-impl<'a, O: Observer> Agreed<'a, O> {
+impl<'a, O> Agreed<'a, O> {
     pub(crate) fn new(world: &'a World, observer: Option<O>) -> Self {
         Self { world, observer }
     }
 }
 
-impl<O: Observer> Observer for Agreed<'_, O> {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl<'e, O: Observer<Event<'e>>> Observer<Event<'e>> for Agreed<'_, O> {
+    fn handle(&mut self, event: Event<'e>) -> ObserverResult {
         // A checkpoint is only written if all ranks have the same params, so that faulty memory of
         // one node is detected.
         if let Event::Checkpoint { state } = event {

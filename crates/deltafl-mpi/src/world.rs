@@ -9,7 +9,6 @@ use deltafl::compute::Compute;
 use deltafl::data::Federation;
 use deltafl::exchange::{ExchangeError, Simulation};
 use deltafl::kernel::Isa;
-use deltafl::training::Observer;
 use mpi::Threading;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
@@ -146,7 +145,7 @@ impl World {
     }
 
     /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.
-    pub fn observe<O: Observer>(&self, observer: Option<O>) -> Agreed<'_, O> {
+    pub fn observe<O>(&self, observer: Option<O>) -> Agreed<'_, O> {
         Agreed::new(self, observer)
     }
 

@@ -1,4 +1,4 @@
-//! Jobs of several ranks: the same bits as the threads engine, killed or not, and a clear word when something
+//! Jobs of several ranks: the same bits as the threads exchange, killed or not, and a clear word when something
 //! is wrong. Each test starts this program again under `mpirun`, as ranks that run [`a_rank`].
 #![allow(clippy::unwrap_used)]
 
@@ -65,7 +65,7 @@ fn assert_same_run(one: &Path, other: &Path) {
 }
 
 #[test]
-fn any_number_of_ranks_gives_the_bits_of_the_threads_engine() {
+fn any_number_of_ranks_gives_the_bits_of_the_threads_exchange() {
     if !Mpirun::is_installed() {
         return;
     }

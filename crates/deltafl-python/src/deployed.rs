@@ -5,13 +5,13 @@ use std::sync::Arc;
 use chrono::{Local, Timelike as _};
 use deltafl::kernel::Isa;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::Outcome;
+use deltafl::training::{Observer, ObserverResult, Outcome};
 use deltafl_data::experiment::Experiment;
 use deltafl_device::{DeviceConfig, DeviceError, Participation};
 use deltafl_run::session::{self, thin_tail_warnings};
-use deltafl_run::{FolderError, Listener as _, RunError};
+use deltafl_run::{FolderError, RunError};
 use deltafl_server::server::contract_of;
-use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};
+use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent};
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
@@ -96,13 +96,12 @@ pub(crate) fn serve(
     let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop.get())).transpose()?.map(Arc::new);
     let like = like.map(|like| like.get().inner.clone());
     let flag = stop.get().flag();
-    let listener = Arc::new(PyServerListener {
+    let listener = PyServerListener {
         progress: PyListener::new(stop.get().clone(), progress),
         trainer: trainer.clone(),
         stop: stop.get().clone(),
-    });
+    };
     let ended = py.detach(|| {
-        let shown: Arc<dyn ServerListener> = listener.clone();
         Server::check(&config, &experiment)?;
         thin_tail_warnings(&experiment).iter().for_each(|warning| listener.progress.warn(warning));
         let data = match (&like, &trainer) {
@@ -121,9 +120,9 @@ pub(crate) fn serve(
         let brought = trainer.as_deref().map(|trainer| trainer as &dyn LocalTrainer);
         let trainer = brought.or(own.as_ref().map(|own| own as _)).expect("a trainer, or data with a model");
         let model = served_model(trainer, data.as_ref(), &experiment, devices);
-        Ok::<_, ServeError>(Server::new(config, experiment, model)?.run(&flag, &shown)?)
+        Ok::<_, ServeError>(Server::new(config, experiment, model)?.run(&flag, listener)?)
     });
-    if let Some(raised) = listener.progress.raised() {
+    if let Some(raised) = stop.get().raised() {
         return Err(raised);
     }
     match trainer.as_ref().and_then(|trainer| trainer.failure(py, "the start of the model")) {
@@ -183,35 +182,37 @@ impl ServeError {
     }
 }
 
-/// Forwards the events of a server to an object of Python: `begin`, `round`, `listening` and `page`.
+/// Forwards the events of a server to the methods `begin`, `round`, `listening` and `page` of a
+/// Python object.
 struct PyServerListener {
     progress: PyListener,
     trainer: Option<Arc<PyTrainer>>,
     stop: Stop,
 }
 
-impl ServerListener for PyServerListener {
-    fn event(&self, event: &ServerEvent<'_>) {
+impl Observer<ServerEvent<'_>> for PyServerListener {
+    fn handle(&mut self, event: ServerEvent<'_>) -> ObserverResult {
         match event {
-            ServerEvent::Begin { experiment, seed, done } => {
-                // w₀ is all that a server asks of a trainer, and it was asked for just now.
+            ServerEvent::SeedBegins { experiment, seed, done } => {
+                // A server calls the trainer only for w₀, before this event.
                 if self.trainer.as_ref().is_some_and(|trainer| trainer.has_failed()) {
                     self.stop.set();
                 }
-                self.progress.begin(experiment, *seed, *done);
+                self.progress.begin(experiment, seed, done);
             }
             ServerEvent::Round { record, .. } => {
                 tracing::info!("{event}");
-                self.progress.round(std::slice::from_ref(*record));
+                self.progress.round(record);
             }
             ServerEvent::Listening { address, .. } => {
                 let address = address.to_string();
-                self.progress.tell(|progress| progress.call_method1("listening", (address,)).map(drop));
+                self.progress.call(|progress| progress.call_method1("listening", (address,)));
             }
             ServerEvent::Page { url } => {
-                self.progress.tell(|progress| progress.call_method1("page", (*url,)).map(drop));
+                self.progress.call(|progress| progress.call_method1("page", (url,)));
             }
             event => tracing::info!("{event}"),
         }
+        Ok(self.progress.flow())
     }
 }

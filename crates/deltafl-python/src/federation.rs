@@ -49,7 +49,7 @@ impl Federation {
             offset: arrays.offsets.clone().into(),
             examples: arrays.counts.clone().into(),
         };
-        let targets = GivenTargets::of(py, &arrays.targets)?;
+        let targets = GivenTargets::from_python(py, &arrays.targets)?;
         let target = arrays.classes.map_or(TargetKind::Values, TargetKind::Classes);
         let shape = Shape { kind, targets: target };
         let (buffer, hash) =
@@ -212,7 +212,7 @@ pub(crate) enum GivenTargets {
 
 impl GivenTargets {
     /// Converts an array of uint32 or float32.
-    pub(crate) fn of(py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn from_python(py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(labels) = targets.extract::<PyReadonlyArray1<'_, u32>>() {
             return Ok(Self::Classes(labels.as_array().to_vec()));
         }

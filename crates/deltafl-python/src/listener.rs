@@ -1,12 +1,14 @@
 //! Progress of a run, and handling of Ctrl-C.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use deltafl::training::{RoundRecord, State};
+use deltafl::training::{Event, Observer, ObserverResult, RoundRecord};
 use deltafl_data::experiment::Experiment;
-use deltafl_run::{Listener, SeedEvaluation};
+use deltafl_run::RunEvent;
+use deltafl_run::event::headline;
 use pyo3::prelude::*;
 
 /// The minimum time between two calls of Python. A round may take microseconds.
@@ -19,6 +21,8 @@ pub(crate) struct Stop {
     flag: Arc<AtomicBool>,
     /// Whether the caller has stopped waiting for the run.
     abandoned: Arc<AtomicBool>,
+    /// The exception of a callback that ended the run.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 #[pymethods]
@@ -52,6 +56,11 @@ impl Stop {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// Returns the exception of a callback, which ended the run.
+    pub(crate) fn raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Returns the shared flag.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
@@ -62,89 +71,73 @@ impl Stop {
 pub(crate) struct PyListener {
     stop: Stop,
     progress: Py<PyAny>,
-    lap: Mutex<Lap>,
-    raised: Mutex<Option<PyErr>>,
-}
-
-struct Lap {
-    began: Instant,
-    round: u64,
+    called: Instant,
 }
 
 impl PyListener {
     /// Creates a listener that calls `progress` and ends the run when `stop` is set.
     pub(crate) fn new(stop: Stop, progress: Py<PyAny>) -> Self {
-        let lap = Mutex::new(Lap { began: Instant::now(), round: 0 });
-        Self { stop, progress, lap, raised: Mutex::default() }
-    }
-
-    /// Returns the exception raised by a callback, which ended the run.
-    pub(crate) fn raised(&self) -> Option<PyErr> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+        Self { stop, progress, called: Instant::now() }
     }
 
     /// Calls the object. An exception ends the run.
-    pub(crate) fn tell(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) {
+    pub(crate) fn call(&self, call: impl for<'py> FnOnce(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>) {
         if self.stop.is_abandoned() {
             return;
         }
         Python::attach(|py| {
             // On the main thread, this runs signal handlers, including that of Ctrl-C.
-            if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py))) {
+            if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py)).map(drop)) {
                 self.stop.set();
-                let mut first = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
                 // A later exception is dropped after the lock is released, because dropping it may
                 // run Python.
+                let mut first = self.stop.raised.lock().unwrap_or_else(PoisonError::into_inner);
                 if first.is_none() {
                     *first = Some(raised);
                 }
             }
         });
     }
+
+    /// Reports that a seed begins, with `done` rounds trained earlier.
+    pub(crate) fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
+        let (seeds, rounds) = (experiment.seeds().to_vec(), experiment.rounds());
+        self.call(|progress| progress.call_method1("begin", (seed, seeds, done, rounds)));
+    }
+
+    /// Reports the number of finished rounds, if enough time has passed.
+    pub(crate) fn round(&mut self, record: &RoundRecord) {
+        if self.called.elapsed() >= LAP {
+            self.called = Instant::now();
+            self.call(|progress| progress.call_method1("round", (record.round + 1,)));
+        }
+    }
+
+    /// Reports a warning.
+    pub(crate) fn warn(&self, text: &str) {
+        self.call(|progress| progress.call_method1("warn", (text,)));
+    }
+
+    /// Returns `Break` if the run should end.
+    pub(crate) fn flow(&self) -> ControlFlow<()> {
+        if self.stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
-impl Listener for PyListener {
-    fn stop(&self) -> &AtomicBool {
-        &self.stop.flag
-    }
-
-    fn shows_seeds_side_by_side(&self) -> bool {
-        false
-    }
-
-    fn begin_side_by_side(&self, _: &Experiment, _: &[State]) {}
-
-    fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
-        self.lap.lock().unwrap_or_else(PoisonError::into_inner).round = done;
-        let seeds: Vec<u64> = experiment.seeds().to_vec();
-        let rounds = experiment.rounds();
-        self.tell(|progress| progress.call_method1("begin", (seed, seeds, done, rounds)).map(drop));
-    }
-
-    fn round(&self, records: &[RoundRecord]) {
-        let round = {
-            let mut lap = self.lap.lock().unwrap_or_else(PoisonError::into_inner);
-            lap.round = records.first().map_or(lap.round, |record| record.round + 1);
-            if lap.began.elapsed() < LAP {
-                return;
+impl Observer<RunEvent<'_>> for PyListener {
+    fn handle(&mut self, event: RunEvent<'_>) -> ObserverResult {
+        match event {
+            RunEvent::Warning(text) => self.warn(text),
+            RunEvent::SeedBegins { experiment, seed, done } => self.begin(experiment, seed, done),
+            RunEvent::Training { event: Event::RoundFinished { records: [record, ..] }, .. } => {
+                self.round(record);
             }
-            lap.began = Instant::now();
-            lap.round
-        };
-        self.tell(|progress| progress.call_method1("round", (round,)).map(drop));
-    }
-
-    fn evaluation(&self, evaluation: &SeedEvaluation<'_>) {
-        let SeedEvaluation { seed, round, .. } = *evaluation;
-        let headline = evaluation.headline();
-        self.tell(|progress| progress.call_method1("evaluation", (seed, round, headline)).map(drop));
-    }
-
-    fn end(&self, _: u64) {}
-
-    fn note(&self, _: &str) {}
-
-    fn warn(&self, text: &str) {
-        self.tell(|progress| progress.call_method1("warn", (text,)).map(drop));
+            RunEvent::Training { seed, labels, event: Event::Evaluated { round, splits } } => {
+                let headline = headline(labels, splits);
+                self.call(|progress| progress.call_method1("evaluation", (seed, round, headline)));
+            }
+            _ => {}
+        }
+        Ok(self.flow())
     }
 }

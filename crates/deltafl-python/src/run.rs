@@ -8,8 +8,7 @@ use deltafl_cuda::BackendChoice;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Summary};
 use deltafl_run::{
-    Ended, Listener as _, Machine, RunError, RunOptions, Start, Stopped, experiment_file, idle_rounds,
-    session,
+    Ended, Machine, RunError, RunOptions, Start, Stopped, experiment_file, idle_rounds, session,
 };
 use pyo3::prelude::*;
 
@@ -92,12 +91,12 @@ pub(crate) fn train(
     };
     let compute: BackendChoice = how.compute.parse().map_err(|e| invalid(py, e))?;
     let stop = stop.get();
-    let listener = PyListener::new(stop.clone(), progress);
+    let mut listener = PyListener::new(stop.clone(), progress);
     let options = RunOptions {
         out: &how.out,
         start: if how.resume { Start::Resume } else { Start::New },
         machine: Machine { threads: NonZeroUsize::new(how.threads), kernel, compute },
-        listener: &listener,
+        concurrent_seeds: false,
     };
     let given = federation.map(|federation| federation.get().inner.clone());
     let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?;
@@ -107,8 +106,8 @@ pub(crate) fn train(
             None => load(&experiment)?,
         };
         let ended = match &trainer {
-            Some(trainer) => session::run_trainer(experiment, &federation, trainer, &options),
-            None => session::run_on(experiment, &federation, &options),
+            Some(trainer) => session::run_trainer(experiment, &federation, trainer, &options, &mut listener),
+            None => session::run_on(experiment, &federation, &options, &mut listener),
         };
         if let Ok(Ended::Finished(summary)) = &ended {
             warn_of_idle_rounds(summary, &how.out, &listener)?;
@@ -120,7 +119,7 @@ pub(crate) fn train(
         }
         ended
     });
-    if let Some(raised) = listener.raised() {
+    if let Some(raised) = stop.raised() {
         return Err(raised);
     }
     match ended {

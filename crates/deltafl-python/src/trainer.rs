@@ -40,7 +40,7 @@ pub(crate) struct PyTrainer {
 /// that waits for the interpreter must not hold a lock that a thread inside it needs.
 struct Raised {
     exception: PyErr,
-    said: String,
+    message: String,
 }
 
 impl PyTrainer {
@@ -78,8 +78,8 @@ impl PyTrainer {
     /// Returns the same for a trainer of one device or none. The message begins with the
     /// computation that failed.
     pub(crate) fn failure(&self, py: Python<'_>, what: &str) -> Option<PyErr> {
-        let said = self.said()?;
-        self.raised(py, &format!("{what}: {said}"))
+        let message = self.message()?;
+        self.raised(py, &format!("{what}: {message}"))
     }
 
     /// Returns whether the trainer raised an exception.
@@ -88,8 +88,8 @@ impl PyTrainer {
     }
 
     /// Returns the first exception in one line.
-    fn said(&self) -> Option<String> {
-        self.failed().as_ref().map(|raised| raised.said.clone())
+    fn message(&self) -> Option<String> {
+        self.failed().as_ref().map(|raised| raised.message.clone())
     }
 
     fn failed(&self) -> MutexGuard<'_, Option<Raised>> {
@@ -102,16 +102,17 @@ impl PyTrainer {
 
     /// Stores an exception and returns its message in one line.
     fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
-        let said = error.to_string();
-        self.failed().get_or_insert_with(|| Raised { exception: error.clone_ref(py), said: said.clone() });
-        said.into()
+        let message = error.to_string();
+        self.failed()
+            .get_or_insert_with(|| Raised { exception: error.clone_ref(py), message: message.clone() });
+        message.into()
     }
 
     /// Fails with the exception of an earlier call that could not return it, or if the run was
     /// abandoned.
     fn earlier(&self) -> Result<(), TrainerError> {
-        match self.said() {
-            Some(said) => Err(said.into()),
+        match self.message() {
+            Some(message) => Err(message.into()),
             None if self.stop.is_abandoned() => Err("interrupted".into()),
             None => Ok(()),
         }

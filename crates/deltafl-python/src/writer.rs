@@ -36,7 +36,7 @@ impl FederationWriter {
         targets: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let split = split(py, split_name)?;
-        let targets = GivenTargets::of(py, targets)?;
+        let targets = GivenTargets::from_python(py, targets)?;
         if let Ok(matrix) = inputs.extract::<PyReadonlyArray2<'_, f32>>() {
             let values = matrix.as_slice().map_err(|e| invalid(py, e))?;
             let kind = InputKind::Dense { dim: matrix.shape()[1] };

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use deltafl::algorithm::Track;
 use deltafl::compute::{Compute, Threads};
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
@@ -102,10 +103,9 @@ impl<'a> Backend<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, RunError> {
-        // GPUs support neither corrections nor clipping. Such an experiment uses the CPU unless a
-        // GPU is required.
-        let corrected = experiment.plan().tracks().iter().any(|track| track.correction.is_some());
-        let unfit = corrected || experiment.clip().is_some();
+        // GPUs support neither corrections nor reports nor clipping. Such an experiment uses the CPU
+        // unless a GPU is required.
+        let unfit = experiment.tracks().iter().any(Track::needs_cpu) || experiment.clip().is_some();
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);
         };

@@ -146,7 +146,7 @@ pub fn rendered(classes: &Classes, tracks: &[String]) -> String {
     let header = [String::new(), "examples".to_owned()].into_iter().chain(tracks.iter().cloned());
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
     for class in &classes.classes {
-        let errors = class.errors.iter().map(|&error| text_table::shown(metric, error, 2));
+        let errors = class.errors.iter().map(|&error| text_table::formatted(metric, error, 2));
         rows.push([class.name.clone(), class.examples.to_string()].into_iter().chain(errors).collect());
     }
     let title =

@@ -6,13 +6,14 @@ use std::time::Instant;
 use deltafl::data::Federation;
 use deltafl::model::Model;
 use deltafl::trainer::Sgd;
-use deltafl::training::train;
+use deltafl::training::{SharedObserver, train};
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_data::seeds::Seeds;
 use deltafl_mpi::World;
 
 use crate::backend::{Backend, BackendRequest};
+use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
     Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
 };
@@ -30,15 +31,17 @@ pub use deltafl_mpi::launched;
 pub fn run(
     experiment: Experiment,
     options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
     failed: &dyn Fn(&str, RunError) -> u8,
 ) -> Result<Ended, RunError> {
     let world = World::init().map_err(|e| RunError::Ranks { problem: e.to_string() })?;
+    let observer = SharedObserver::new(observer);
     let prepared = prepare(&world, experiment, options);
     let first = world.first_failure(prepared.is_err());
     match prepared {
         Ok(run) if first.is_none() => {
             // The other ranks may be waiting for this one, so it cannot return.
-            on_ranks(&world, run, options)
+            on_ranks(&world, run, options, &|event: RunEvent<'_>| observer.send(event))
                 .or_else(|error| world.abort(failed(&format!("{world} failed"), error)))
         }
         Err(error) if first == Some(world.rank()) => {
@@ -96,25 +99,30 @@ fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
     if same || request.required { request } else { BackendRequest::CPU }
 }
 
-fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, RunError> {
+fn on_ranks(
+    world: &World,
+    run: Run,
+    options: &RunOptions<'_>,
+    send: &SendEvent<'_>,
+) -> Result<Ended, RunError> {
     let Run { experiment, federation, model, request, folder } = run;
     let differs = |e: deltafl_mpi::Differs| RunError::Ranks { problem: e.to_string() };
     world.same("the data", federation.hash()).map_err(differs)?;
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;
+    let federation = experiment.adversary().falsified(&federation).unwrap_or(federation);
     let trainer = Sgd::new(&*model);
-    let listener = options.listener;
     let threads = Some(world.threads(options.machine.threads));
     let backend = Backend::open(request, &experiment, &federation, &trainer, threads)?;
     if world.is_root() {
-        listener.note(&backend.description());
+        send(RunEvent::Note(&backend.description()))?;
     }
-    let compute = backend.into_compute();
+    let compute = experiment.adversary().wrap(backend.into_compute(), &federation);
     let mut exchange = world.exchange(compute, &federation).map_err(RunError::Setup)?;
     if experiment.secagg() == SecureAggregation::Real {
         exchange = exchange.masked(experiment.availability().drop_out.get());
     }
     if world.is_root() {
-        warn_before(&experiment, &federation, listener);
+        warn_before(&experiment, &federation, send)?;
     }
     let folder = folder.map(Mutex::new);
     let labels = experiment.labels();
@@ -133,11 +141,11 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
     let stopped = seeds.work(|state| {
         let seed = state.seed;
         if world.is_root() {
-            listener.begin(&experiment, seed, state.round);
+            send(RunEvent::SeedBegins { experiment: &experiment, seed, done: state.round })?;
         }
         let recorder = folder.as_ref().map(|folder| Recorder {
             folder,
-            listener,
+            send,
             labels: &labels,
             seed,
             failed: seeds.failed(),
@@ -145,7 +153,7 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
         });
         let outcome = train(&mut exchange, &plan, state, &mut world.observe(recorder));
         if world.is_root() {
-            listener.end(seed);
+            send(RunEvent::SeedEnds { seed })?;
         }
         outcome.map_err(RunError::from)
     })?;
@@ -154,7 +162,7 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
         return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
     }
     if let Some(throughput) = world.throughput(&exchange).filter(|_| world.is_root()) {
-        listener.note(throughput.to_string().trim_end());
+        send(RunEvent::Note(throughput.to_string().trim_end()))?;
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));
     if let Some(folder) = &folder {

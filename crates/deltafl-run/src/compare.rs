@@ -99,7 +99,7 @@ pub fn compare(
     let mut before = Operand::read(before)?;
     let mut after = after.map(Operand::read).transpose()?;
     if let Some(after) = after.as_mut().filter(|after| after.folder != before.folder) {
-        tell_apart(&mut before, after);
+        distinguish(&mut before, after);
     }
     let mut comparisons = Vec::new();
     for (a, b) in pairs(&before, after.as_ref())? {
@@ -115,7 +115,7 @@ pub fn compare(
 }
 
 /// Gives two runs different names.
-fn tell_apart(before: &mut Operand, after: &mut Operand) {
+fn distinguish(before: &mut Operand, after: &mut Operand) {
     let names =
         run_names::distinct(&[(&before.folder, &before.experiment), (&after.folder, &after.experiment)]);
     for (run, name) in [before, after].into_iter().zip(names) {

@@ -2,16 +2,22 @@
 //! comparison and reports.
 //!
 //! Front ends such as the command `deltafl` and the Python package call this crate. It prints
-//! nothing, reads no terminal and handles no signal. Progress goes to a [`Listener`], which can
-//! also stop a run. Every operation has a typed error; [`Explain`] adds the fix and the place in a
-//! file.
+//! nothing, reads no terminal and handles no signal. Progress is sent as
+//! [`RunEvent`]s to an observer, which can also stop a run. Every operation has a typed error;
+//! [`Explain`] adds the fix and the place in a file.
 //!
 //! ```no_run
-//! use deltafl_run::{Ended, RunOptions, experiment_file, session};
-//! # fn example(listener: &dyn deltafl_run::Listener) -> Result<(), Box<dyn std::error::Error>> {
+//! use deltafl_run::{Ended, RunEvent, RunOptions, experiment_file, session};
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let experiment = experiment_file::read("experiments/quickstart.toml".as_ref(), &["rounds=5".to_owned()])?;
-//! let options = RunOptions::new("runs/quickstart".as_ref(), listener);
-//! if let Ended::Finished(summary) = session::run(experiment, &options)? {
+//! let options = RunOptions::new("runs/quickstart".as_ref());
+//! let mut print = |event: RunEvent<'_>| {
+//!     if let RunEvent::Note(text) | RunEvent::Warning(text) = event {
+//!         eprintln!("{text}");
+//!     }
+//!     Ok(std::ops::ControlFlow::Continue(()))
+//! };
+//! if let Ended::Finished(summary) = session::run(experiment, &options, &mut print)? {
 //!     print!("{}", deltafl_run::text_table::render(&summary));
 //! }
 //! # Ok(())
@@ -21,7 +27,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`experiment_file`] | experiment files with overrides |
-//! | [`session`] | a run: its seeds, its folder, its end |
+//! | [`session`], [`event`] | a run: its seeds, its folder, its events, its end |
 //! | [`backend`] | the CPU or a GPU |
 //! | `cluster` | a run on MPI ranks (feature `mpi`) |
 //! | [`sweep`], [`tune`], [`paper`] | many runs |
@@ -38,11 +44,11 @@ pub mod compare;
 mod drawing;
 pub mod error;
 pub mod evaluate;
+pub mod event;
 pub mod experiment_file;
 pub mod export;
 pub mod idle_rounds;
 pub mod illustration;
-pub mod listener;
 pub mod paper;
 pub mod report;
 pub mod run_list;
@@ -56,5 +62,5 @@ pub mod tune;
 pub use backend::{Backend, BackendRequest, Machine};
 pub use drawing::DrawingError;
 pub use error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
-pub use listener::{Listener, SeedEvaluation};
+pub use event::{RunEvent, RunObserver, SweepEvent, SweepObserver};
 pub use session::{Ended, RunError, RunOptions, Start, Stopped};

@@ -144,7 +144,9 @@ fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
             metric: metric.name,
             mean: mean.mean,
             p90: p90.mean,
-            shown: [mean.mean, p90.mean].map(|x| text_table::number(metric.shown(x), digits)).join(" / "),
+            shown: [mean.mean, p90.mean]
+                .map(|x| text_table::number(metric.display_value(x), digits))
+                .join(" / "),
         })
     };
     if let Some(first) = summary.tracks.first() {
@@ -165,7 +167,7 @@ fn between(track: &str, metric: &'static Metric, told: &HeldOutSummary) -> Optio
     let ends = |bounds: &Bounds| Some((bounds.lower?, bounds.upper?));
     let (mean, p90) = (ends(&figures.mean)?, ends(&figures.p90)?);
     let digits = if metric.unit == Unit::Share { 1 } else { text_table::decimals(metric, [mean.0, p90.0]) };
-    let number = |x: f64| text_table::number(metric.shown(x), digits);
+    let number = |x: f64| text_table::number(metric.display_value(x), digits);
     Some(TrackHeadline {
         track: track.to_owned(),
         metric: metric.name,

@@ -15,7 +15,9 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Event, Observer, ObserverError, State, TrainingError};
+use deltafl::training::{
+    Event, Observer, ObserverError, ObserverResult, SharedObserver, State, TrainingError,
+};
 use deltafl_cuda::GpuError;
 use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
@@ -24,7 +26,7 @@ use serde::Serialize;
 use crate::backend::{Backend, BackendRequest, Machine};
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
-use crate::listener::{Listener, SeedEvaluation};
+use crate::event::{RunEvent, RunObserver, SendEvent};
 
 mod local;
 
@@ -89,6 +91,12 @@ impl RunError {
     }
 }
 
+impl From<ObserverError> for RunError {
+    fn from(error: ObserverError) -> Self {
+        Self::Training(TrainingError::Observer(error))
+    }
+}
+
 impl From<RunFolderError> for RunError {
     fn from(error: RunFolderError) -> Self {
         Self::Folder(error.into())
@@ -136,14 +144,15 @@ pub struct RunOptions<'a> {
     pub start: Start,
     /// The parts of the machine to use.
     pub machine: Machine,
-    /// The program that displays progress.
-    pub listener: &'a dyn Listener,
+    /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
+    /// a time needs `false`.
+    pub concurrent_seeds: bool,
 }
 
 impl<'a> RunOptions<'a> {
     /// Creates the options of a new run in `out` that uses the whole machine.
-    pub fn new(out: &'a Path, listener: &'a dyn Listener) -> Self {
-        Self { out, start: Start::New, machine: Machine::default(), listener }
+    pub fn new(out: &'a Path) -> Self {
+        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true }
     }
 }
 
@@ -163,7 +172,7 @@ pub enum Start {
 pub enum Ended {
     /// All seeds are done.
     Finished(Summary),
-    /// The listener's flag was set. The folder contains a state to resume from.
+    /// The observer stopped the run. The folder contains a state to resume from.
     Interrupted(Stopped),
     /// Not rank 0 of an MPI job: this process reports nothing.
     Followed,
@@ -206,9 +215,13 @@ impl Stopped {
 /// # Errors
 ///
 /// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
-pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
+pub fn run(
+    experiment: Experiment,
+    options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
+) -> Result<Ended, RunError> {
     let federation = load(&experiment)?;
-    run_on(experiment, &federation, options)
+    run_on(experiment, &federation, options, observer)
 }
 
 /// Loads the data of an experiment.
@@ -248,6 +261,7 @@ pub(crate) fn exchange<'a>(
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
+    let compute = experiment.adversary().wrap(compute, federation);
     let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
     Ok(match experiment.secagg() {
         SecureAggregation::Plain => Box::new(simulation),
@@ -264,14 +278,19 @@ pub fn run_on(
     experiment: Experiment,
     federation: &Federation,
     options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
     let Machine { threads, kernel, compute } = options.machine;
+    let falsified = experiment.adversary().falsified(federation);
+    let federation = falsified.as_ref().unwrap_or(federation);
     let model = build_model(&experiment, federation, kernel)?;
     let trainer = Sgd::new(&*model);
     let request = BackendRequest::for_run(options.out, compute);
     let backend = Backend::open(request, &experiment, federation, &trainer, threads)?;
-    options.listener.note(&backend.description());
-    train(experiment, federation, &trainer, backend, options)
+    let observer = SharedObserver::new(observer);
+    let send = |event: RunEvent<'_>| observer.send(event);
+    send(RunEvent::Note(&backend.description()))?;
+    train(experiment, federation, &trainer, backend, options, &send)
 }
 
 /// Trains all seeds of an experiment with the caller's trainer, on the CPU.
@@ -284,9 +303,14 @@ pub fn run_trainer(
     federation: &Federation,
     trainer: &dyn LocalTrainer,
     options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
+    let falsified = experiment.adversary().falsified(federation);
+    let federation = falsified.as_ref().unwrap_or(federation);
     let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
-    train(experiment, federation, trainer, backend, options)
+    let observer = SharedObserver::new(observer);
+    let send = |event: RunEvent<'_>| observer.send(event);
+    train(experiment, federation, trainer, backend, options, &send)
 }
 
 fn train(
@@ -295,6 +319,7 @@ fn train(
     trainer: &dyn LocalTrainer,
     backend: Backend<'_>,
     options: &RunOptions<'_>,
+    send: &SendEvent<'_>,
 ) -> Result<Ended, RunError> {
     let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -305,10 +330,10 @@ fn train(
         population: Population::if_sampled(federation),
     }));
     // An untrainable experiment is detected before the run folder is created.
-    let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
+    let exchanges = local::exchanges(&experiment, federation, backend, options.concurrent_seeds)?;
     let folder = open(&experiment, options)?;
-    warn_before(&experiment, federation, options.listener);
-    LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
+    warn_before(&experiment, federation, send)?;
+    LocalRun::new(&experiment, federation, trainer, folder, options, send)?.train(exchanges)
 }
 
 /// Evaluates each class after the last round, if classes have names, and writes the results.
@@ -331,11 +356,11 @@ pub(crate) fn write_classes(
     }
 }
 
-/// Writes the results of the round loop into the run folder and forwards them. Ends the loop if a
-/// flag is set.
+/// Writes the results of the round loop into the run folder and forwards them. Ends the loop if
+/// another seed failed.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
-    pub(crate) listener: &'a dyn Listener,
+    pub(crate) send: &'a SendEvent<'a>,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
     /// Set when another seed failed.
@@ -349,24 +374,19 @@ impl Recorder<'_> {
     }
 }
 
-impl Observer for Recorder<'_> {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
-        let mut stop = false;
+impl Observer<Event<'_>> for Recorder<'_> {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => {
                 self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
-                self.listener.round(records);
-                stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
             }
-            Event::Evaluated { round, splits } => {
-                self.folder().evaluation(self.seed, round, splits)?;
-                let (seed, labels) = (self.seed, self.labels);
-                self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
-            }
+            Event::Evaluated { round, splits } => self.folder().evaluation(self.seed, round, splits)?,
             Event::Checkpoint { state } => self.folder().checkpoint(state)?,
             _ => {}
         }
+        let stop = (self.send)(RunEvent::Training { seed: self.seed, labels: self.labels, event })?;
         self.lap = Instant::now();
+        let stop = stop || self.failed.load(Ordering::Relaxed);
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 }
@@ -386,14 +406,22 @@ pub(crate) fn open(experiment: &Experiment, options: &RunOptions<'_>) -> Result<
 }
 
 /// Warns about settings that are easily misread.
-pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, listener: &dyn Listener) {
-    thin_tail_warnings(experiment).iter().for_each(|warning| listener.warn(warning));
+pub(crate) fn warn_before(
+    experiment: &Experiment,
+    federation: &Federation,
+    send: &SendEvent<'_>,
+) -> Result<(), RunError> {
+    let mut warnings = thin_tail_warnings(experiment);
     let (cohort, devices) = (experiment.cohort(), federation.split(Split::Train).len());
     if cohort > devices && !experiment.with_replacement() {
-        listener.warn(&format!(
+        warnings.push(format!(
             "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
         ));
     }
+    for warning in &warnings {
+        send(RunEvent::Warning(warning))?;
+    }
+    Ok(())
 }
 
 /// Returns a warning for each track that keeps fewer than ten devices per round.

@@ -40,8 +40,9 @@ pub fn titled(title: &str, summary: &Summary) -> String {
     let digits = decimals(metric, figures.flat_map(|test| [test.mean.mean, test.p90.mean]));
     for track in &summary.tracks {
         labels.push(track.name.clone());
-        let cell =
-            |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| shown(metric, f, digits));
+        let cell = |figure: Option<OverSeeds>| {
+            figure.map_or_else(|| "–".to_owned(), |f| formatted(metric, f, digits))
+        };
         let error = track.test;
         rows.push([
             track.name.clone(),
@@ -83,8 +84,8 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 
 /// Formats a value of a metric, with its deviation if there is more than one seed. Shares are in
 /// per cent.
-pub fn shown(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
-    let shown = |value: f64| number(metric.shown(value), digits);
+pub fn formatted(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
+    let shown = |value: f64| number(metric.display_value(value), digits);
     let std = figure.std.map_or_else(String::new, |std| format!(" ± {}", shown(std)));
     format!("{}{std}", shown(figure.mean))
 }

@@ -20,11 +20,12 @@ pub use heat_map::HeatMap;
 
 use crate::drawing::{self, DrawingError};
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError, create_folder, write_file};
+use crate::event::SweepObserver;
 use crate::report::tracks::tracks;
 use crate::sweep::SweepError;
 use crate::sweep::folder::SweepFolder;
 use crate::sweep::points::{Sweep, SweepPoint};
-use crate::sweep::train::{self, SweepListener, SweepOptions, Tally};
+use crate::sweep::train::{self, SweepOptions, Tally};
 use crate::text_table;
 use grid::TuneGrid;
 
@@ -192,14 +193,14 @@ impl Tuner {
     ///
     /// Fails if points are not trained yet, if FedAvg diverges at every point, or if files cannot
     /// be written.
-    pub fn rate(&mut self, listener: &dyn SweepListener) -> Result<TuneStep, TuneError> {
+    pub fn rate(&mut self, observer: &mut SweepObserver<'_>) -> Result<TuneStep, TuneError> {
         let mut swept = vec![format!("local.learning_rate={}", listed(&self.grid.rates))];
         if !self.grid.decays.is_empty() {
             swept.push(format!("local.decay.factor={}", listed(&self.grid.decays)));
         }
         let (folder, sweep) = self.sweep("rate", grid::for_rate(&self.tuned), &swept)?;
         folder.describe(&sweep)?;
-        let points = self.trained(&folder, sweep, listener)?;
+        let points = self.trained(&folder, sweep, observer)?;
         let columns = self.grid.decays.len().max(1);
         let losses: Vec<Option<f64>> =
             points.iter().map(|(_, summary)| train_loss(&summary.tracks[0])).collect();
@@ -207,12 +208,12 @@ impl Tuner {
         let (rate, decay) = (best / columns, best % columns);
         // Rates from left to right, decays from top to bottom.
         let decays: Vec<String> =
-            if self.grid.decays.is_empty() { vec!["none".to_owned()] } else { shown(&self.grid.decays) };
+            if self.grid.decays.is_empty() { vec!["none".to_owned()] } else { formatted(&self.grid.decays) };
         let cells =
             (0..columns).map(|c| (0..self.grid.rates.len()).map(|r| losses[r * columns + c]).collect());
         let map = HeatMap {
             title: "Train loss of FedAvg at the end".to_owned(),
-            x: ("learning rate γ₀", shown(&self.grid.rates)),
+            x: ("learning rate γ₀", formatted(&self.grid.rates)),
             y: ("decay c", decays),
             cells: cells.collect(),
             chosen: vec![(decay, rate)],
@@ -240,7 +241,7 @@ impl Tuner {
     ///
     /// Fails if points are not trained yet, if no device is held out, or if files cannot be
     /// written.
-    pub fn l2(&mut self, listener: &dyn SweepListener) -> Result<Option<TuneStep>, TuneError> {
+    pub fn l2(&mut self, observer: &mut SweepObserver<'_>) -> Result<Option<TuneStep>, TuneError> {
         if self.grid.l2.is_empty() {
             return Ok(None);
         }
@@ -249,7 +250,7 @@ impl Tuner {
         let (folder, sweep) = self.sweep("l2", grid::for_l2(&self.tuned), &swept)?;
         // An extended grid of rates may have selected another rate and therefore other points.
         folder.describe_anew(&sweep)?;
-        let points = self.trained(&folder, sweep, listener)?;
+        let points = self.trained(&folder, sweep, observer)?;
         let metric = points.first().map_or(Task::Classes, |(_, summary)| summary.task).primary();
         let names: Vec<String> = tracks(&self.tuned).into_iter().map(|track| track.label).collect();
         let errors: Vec<Vec<Option<f64>>> = (0..names.len())
@@ -312,10 +313,10 @@ impl Tuner {
         &self,
         folder: &SweepFolder,
         sweep: Sweep,
-        listener: &dyn SweepListener,
+        observer: &mut SweepObserver<'_>,
     ) -> Result<Vec<(SweepPoint, Summary)>, TuneError> {
         let points: Vec<&SweepPoint> = sweep.points.iter().collect();
-        let tally = train::train(folder, &points, &self.options.sweep, listener)?;
+        let tally = train::train(folder, &points, &self.options.sweep, observer)?;
         if tally.busy > 0 || tally.interrupted || !tally.failures.is_empty() {
             return Err(TuneError::Unfinished { folder: folder.path().to_owned(), tally });
         }
@@ -381,7 +382,7 @@ fn loss_decimals(points: &[(SweepPoint, Summary)], losses: &[Option<f64>]) -> us
 
 /// Returns the displayed value: shares in per cent.
 fn validation_p90(metric: &Metric, track: &TrackSummary) -> Option<f64> {
-    track.validation.map(|figures| metric.shown(figures.p90.mean)).filter(|figure| figure.is_finite())
+    track.validation.map(|figures| metric.display_value(figures.p90.mean)).filter(|figure| figure.is_finite())
 }
 
 /// Returns the index of the first of the best values of a metric.
@@ -399,9 +400,9 @@ fn lowest(figures: &[Option<f64>]) -> Option<usize> {
 }
 
 fn listed(values: &[f64]) -> String {
-    shown(values).join(",")
+    formatted(values).join(",")
 }
 
-fn shown(values: &[f64]) -> Vec<String> {
+fn formatted(values: &[f64]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }

@@ -1,14 +1,16 @@
-//! A durable server inside a program of yours. It trains a model that it does not know, with devices that bring their trainer.
+//! A durable server inside another program. Devices bring the trainer; the server knows only the
+//! initial parameters.
 //!
-//! `crates/deltafl-device/examples/own_trainer.rs` is the other end.
+//! `crates/deltafl-device/examples/own_trainer.rs` is the device.
 
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use deltafl::training::Outcome;
+use deltafl::training::{Observer, Outcome};
 use deltafl_data::experiment::Experiment;
-use deltafl_server::{InitialModel, ServedModel, Server, ServerConfig, ServerListener};
+use deltafl_server::{InitialModel, ServedModel, Server, ServerConfig, ServerEvent};
 
 const EXPERIMENT: &str = r#"
     name = "points"
@@ -22,12 +24,12 @@ const EXPERIMENT: &str = r#"
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
 "#;
 
-/// Trains two levels with the devices of these names. Started again with the same folder, it continues.
+/// Trains two levels with the named devices. A second call with the same folder continues the run.
 pub(crate) fn serve(
     address: &str,
     names: &[&str],
     folder: &Path,
-    listener: Arc<dyn ServerListener>,
+    observer: impl for<'e> Observer<ServerEvent<'e>> + Send + 'static,
 ) -> Result<Outcome, Box<dyn Error>> {
     let config =
         ServerConfig { listen: address.parse()?, out: Some(folder.to_owned()), ..ServerConfig::default() };
@@ -35,13 +37,16 @@ pub(crate) fn serve(
     let devices = names.iter().map(|&name| name.to_owned());
     let server =
         Server::new(config, Experiment::parse(EXPERIMENT)?, ServedModel::of_devices(&model, devices))?;
-    Ok(server.run(&Arc::default(), &listener)?)
+    Ok(server.run(&Arc::default(), observer)?)
 }
 
 #[allow(dead_code, reason = "a test uses the rest as a module")]
 fn main() -> Result<(), Box<dyn Error>> {
     let names = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
-    let print = |event: &deltafl_server::ServerEvent<'_>| println!("{event}");
-    serve("127.0.0.1:7700", &names, Path::new("runs/points"), Arc::new(print))?;
+    let print = |event: ServerEvent<'_>| {
+        println!("{event}");
+        Ok(ControlFlow::Continue(()))
+    };
+    serve("127.0.0.1:7700", &names, Path::new("runs/points"), print)?;
     Ok(())
 }

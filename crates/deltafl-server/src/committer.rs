@@ -6,16 +6,19 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
 use deltafl::model::ModelSpec;
-use deltafl::training::{Event, LossReporting, Observer, ObserverError, RoundRecord, State, TrainOptions};
+use deltafl::training::{
+    Event, LossReporting, Observer, ObserverError, ObserverResult, RoundRecord, State, TrainOptions,
+};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RoundLine, RunFolder, RunFolderError};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::FederationName;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::exchange::RoundJournal;
 use crate::live::{Fresh, Live, Role};
@@ -187,8 +190,9 @@ impl RunStore {
             let round = lines[0].record.round;
             let known = losses.iter().find(|known| known.round == round);
             let percentiles = known.iter().flat_map(|known| &known.tracks);
-            let losses: Vec<_> =
-                percentiles.map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
+            let losses: Vec<_> = percentiles
+                .map(|known| known.as_ref().and_then(PublishedLosses::from_distribution))
+                .collect();
             let phases = if round + 1 == state.round { phases } else { &[] };
             self.live.committed(Fresh { lines, phases, losses: &losses });
         }
@@ -220,7 +224,7 @@ pub struct RoundCommitter<'a> {
     /// Whether levels that need no losses are surveyed when a version is published.
     pub survey: bool,
     /// Called with the first track of each round and the duration of the round in seconds.
-    pub heard: &'a dyn Fn(&RoundRecord, f64),
+    pub on_round: &'a dyn Fn(&RoundRecord, f64),
     observed: Observed,
     lap: Instant,
 }
@@ -236,7 +240,7 @@ impl<'a> RoundCommitter<'a> {
         stop: &'a AtomicBool,
     ) -> Self {
         let (observed, lap) = (Observed::default(), Instant::now());
-        Self { run, lease, host, runtime, folder, stop, survey: true, heard: &|_, _| {}, observed, lap }
+        Self { run, lease, host, runtime, folder, stop, survey: true, on_round: &|_, _| {}, observed, lap }
     }
 }
 
@@ -258,7 +262,7 @@ impl RoundCommitter<'_> {
         let line = |record: &RoundRecord| RoundLine { record: record.clone(), seconds };
         self.observed.lines.extend(records.iter().map(line));
         if let Some(record) = records.first() {
-            (self.heard)(record, seconds);
+            (self.on_round)(record, seconds);
         }
         self.lap = Instant::now();
         Ok(())
@@ -274,8 +278,8 @@ impl RoundCommitter<'_> {
     }
 }
 
-impl Observer for RoundCommitter<'_> {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for RoundCommitter<'_> {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::Losses { round, tracks } => {
                 self.observed.losses.push(RoundLosses { round, tracks: tracks.to_vec() });

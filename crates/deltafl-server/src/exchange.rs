@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Traffic,
+    CohortAnswers, CohortMember, CohortSum, Evaluation, Exchange, ExchangeError, NamedLoss, PersonalModels,
+    Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
-use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
 pub use deltafl_secagg::draw::DrawChain;
 use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
@@ -35,7 +35,8 @@ use deltafl_secagg::server::{RoundFailure, ServerRoundConfig};
 use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
-use tokio::time::Instant;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
 
 pub use self::plausible::Implausible;
 pub use self::round_in_progress::RoundJournal;
@@ -45,7 +46,7 @@ use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{PhasePurpose, Status};
 use crate::refusal::Refusal;
-use crate::round::{DeviceLink, Invitation, Protocol};
+use crate::round::{DeviceLink, Invitation, LoopRuntime, Protocol};
 use crate::store::{SlotKey, StoreError, StoredQuestion};
 
 /// The reason for which the aggregation of a cohort failed.
@@ -67,7 +68,7 @@ enum Failed {
 
 /// The devices of a federation, online or offline.
 pub struct NetworkExchange {
-    line: DeviceLink,
+    link: DeviceLink,
     rules: Rules,
     /// Set to end the run.
     stop: Arc<AtomicBool>,
@@ -107,9 +108,11 @@ pub struct ShuttingDown;
 pub struct DrawnTwice(pub u32);
 
 impl NetworkExchange {
-    pub(crate) fn new(line: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
+    /// Creates the exchange with the devices of a server. Its calls block, so the round loop runs on
+    /// a thread outside the runtime. `stop` ends the run before its next question.
+    pub fn new(link: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
         Self {
-            line,
+            link,
             rules,
             stop,
             run: 0,
@@ -121,6 +124,15 @@ impl NetworkExchange {
             round_in_progress: RoundInProgress::default(),
             journal: None,
         }
+    }
+
+    /// Runs the connections only while the round loop waits for them, on the thread of the loop.
+    /// `runtime` is the current-thread runtime on which the server was started. With paused time, a
+    /// whole federation then runs in one thread and in virtual time.
+    #[must_use]
+    pub fn driving(mut self, runtime: Arc<Runtime>) -> Self {
+        self.link.runtime = LoopRuntime::Driven(runtime);
+        self
     }
 
     /// Stores the current round, so that the next server can resume it.
@@ -140,10 +152,12 @@ impl NetworkExchange {
     /// round of a previous server. Must be called before each seed is trained.
     pub fn resume(&mut self, state: &State) -> Result<(), StoreError> {
         let (seed, round) = (state.seed, state.round);
-        self.line.hub.set_newest(state);
+        let runtime = self.link.runtime.handle();
+        let _clock = runtime.enter();
+        self.link.hub.set_newest(state);
         self.round_in_progress = RoundInProgress::default();
         if let Some(journal) = &self.journal {
-            let slots = journal.slots(&self.line.runtime, seed, round)?;
+            let slots = journal.slots(&self.link.runtime, seed, round)?;
             if !slots.is_empty() {
                 tracing::info!(seed, round, questions = slots.len(), "a previous server began the round");
             }
@@ -161,7 +175,7 @@ impl NetworkExchange {
     /// Returns the opening of a set-up's draw. Returns `None` if the roster contains no commitment
     /// or that of another chain.
     fn opening(&self, setup: u64) -> Option<(DrawCommitment, DrawOpening)> {
-        let known = self.line.hub.known();
+        let known = self.link.hub.known();
         let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
         draws.verifies(setup, &opening).then_some((draws, opening))
     }
@@ -171,7 +185,7 @@ impl NetworkExchange {
     fn drawn(&self, mut ready: Vec<bool>) -> Vec<bool> {
         let next = self.setups + 1;
         let Some((draws, opening)) = self.opening(next) else { return ready };
-        let order = draws.order(next, &opening, self.line.hub.known().keys.ids());
+        let order = draws.order(next, &opening, self.link.hub.known().keys.ids());
         let is_ready = |id: DeviceId| ready.get(id.0 as usize).copied().unwrap_or(false);
         let cohort = draw::cohort(&order, self.rules.present.max(self.rules.cohort), is_ready);
         ready.iter_mut().zip(0..).for_each(|(ready, place)| *ready = cohort.contains(DeviceId(place)));
@@ -180,7 +194,7 @@ impl NetworkExchange {
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
         // Devices do not reconnect to a server that was shut down, so there is nothing to wait for.
-        if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
+        if self.stop.load(Ordering::Relaxed) || self.link.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
@@ -219,7 +233,7 @@ impl NetworkExchange {
             self.give_up();
         }
         self.round_in_progress.begin_anew();
-        self.line.hub.status.send_modify(Status::fail);
+        self.link.hub.status.send_modify(Status::fail);
     }
 
     /// Returns keys with a free slot, from the current round or from a new set-up.
@@ -238,12 +252,12 @@ impl NetworkExchange {
             if current.round == key {
                 present = current.protocol.active().clone();
             }
-            current.protocol.end(&self.line);
+            current.protocol.end(&self.link);
         }
         self.setups += 1;
-        self.line.hub.status.send_modify(|status| status.turn_to(key, PhasePurpose::Keys));
-        let known = self.line.hub.known();
-        let session = session_under(&self.line.hub.introduction().session, known.hash());
+        self.link.hub.status.send_modify(|status| status.turn_to(key, PhasePurpose::Keys));
+        let known = self.link.hub.known();
+        let session = session_under(&self.link.hub.introduction().session, known.hash());
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
@@ -261,7 +275,7 @@ impl NetworkExchange {
             phase_timeout: Duration::ZERO,
         };
         let invitation = Invitation { config, deadlines: self.rules.deadlines, target: self.rules.cohort };
-        let protocol = Protocol::begin(&mut self.line, invitation)?;
+        let protocol = Protocol::begin(&mut self.link, invitation)?;
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
@@ -276,7 +290,7 @@ impl NetworkExchange {
         let key = self.round_in_progress.ask(asked.iter().copied());
         if let Some(journal) = &self.journal {
             journal.asked(
-                &self.line.runtime,
+                &self.link.runtime,
                 key,
                 &StoredQuestion { question, cohort, asked, sums: None },
             )?;
@@ -293,25 +307,25 @@ impl NetworkExchange {
         if let Some(known) = self.round_in_progress.known(&cohort, &signed)? {
             return Ok(known);
         }
-        self.line.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
+        self.link.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
         let kept = match self.keep_asked(cohort, current.protocol.active(), signed) {
             Ok(kept) => kept,
             Err(error) => {
-                current.protocol.end(&self.line);
+                current.protocol.end(&self.link);
                 return Err(error.into());
             }
         };
-        self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
+        self.link.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("the number of parameters is far below 2^32");
         let question = proto::Question { canonical: canonical.into() };
-        let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
+        let sum = current.protocol.sum(&mut self.link, &question, len, signed.as_bytes());
         let sum = match sum {
             Ok(sum) => sum,
             Err(verdict) => {
-                current.protocol.end(&self.line);
+                current.protocol.end(&self.link);
                 return Err(verdict.into());
             }
         };
@@ -337,14 +351,14 @@ impl NetworkExchange {
             let step = plausible::StepBounds { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
                 tracing::error!(round = round.index, %implausible, "a device of the cohort sent an invalid answer");
-                self.line.hub.refusals.count(Refusal::Implausible);
-                current.protocol.end(&self.line);
+                self.link.hub.refusals.count(Refusal::Implausible);
+                current.protocol.end(&self.link);
                 return Err(implausible.into());
             }
         }
         self.current = Some(current);
         if let Some(journal) = &self.journal {
-            journal.summed(&self.line.runtime, kept, &sums)?;
+            journal.summed(&self.link.runtime, kept, &sums)?;
         }
         Ok(sums)
     }
@@ -371,7 +385,7 @@ fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
 
 impl Exchange for NetworkExchange {
     fn devices(&self) -> usize {
-        self.line.hub.known().roster.entries().len()
+        self.link.hub.known().roster.entries().len()
     }
 
     /// Devices connect and disconnect, so another cohort may succeed.
@@ -385,6 +399,8 @@ impl Exchange for NetworkExchange {
     /// Waits until enough devices are ready for a round. A server stops only here. A round that has
     /// begun is completed, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        let runtime = self.link.runtime.handle();
+        let _clock = runtime.enter();
         if let Some(cohort) = self.round_in_progress.left_cohort().cloned() {
             if self.comes_back(&cohort)? {
                 let places = 0..self.devices() as u32;
@@ -403,10 +419,10 @@ impl Exchange for NetworkExchange {
         let mut log = WaitingLog::new(self.rules.present);
         loop {
             self.check_stop()?;
-            if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
-                return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
+            if self.link.wait_for(self.rules.present, Instant::now() + GLANCE) {
+                return Ok(Reachable::Some(self.drawn(self.link.hub.ready())));
             }
-            log.note(&self.line.hub);
+            log.note(&self.link.hub);
         }
     }
 
@@ -414,8 +430,10 @@ impl Exchange for NetworkExchange {
         &mut self,
         round: &Round<'_>,
         tracks: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         Self::check_cohort(round)?;
+        let runtime = self.link.runtime.handle();
+        let _clock = runtime.enter();
         if self.is_given_up((round.seed, round.index)) {
             return Ok(vec![Vec::new(); tracks.len()]);
         }
@@ -424,6 +442,8 @@ impl Exchange for NetworkExchange {
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         Self::check_cohort(round)?;
+        let runtime = self.link.runtime.handle();
+        let _clock = runtime.enter();
         if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());
         }
@@ -434,14 +454,28 @@ impl Exchange for NetworkExchange {
             },
             failed => {
                 self.fail(round, &failed);
-                std::thread::sleep(self.rules.pause);
+                self.link.runtime.block_on(sleep(self.rules.pause));
                 ExchangeError::NoSum { source: Box::new(failed) }
             }
         })
     }
 
+    /// Fails: devices send contributions to sums only.
+    fn each_answer(&mut self, _: &Round<'_>, _: &[Query]) -> Result<Vec<CohortAnswers>, ExchangeError> {
+        Err(ExchangeError::SumsOnly)
+    }
+
     /// Returns nothing: the evaluation of a model on a device stays on the device.
     fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        Ok(None)
+    }
+
+    /// Returns nothing: personal models stay on their devices.
+    fn evaluate_personal(
+        &mut self,
+        _: Split,
+        _: &PersonalModels<'_>,
+    ) -> Result<Option<Vec<Evaluation>>, ExchangeError> {
         Ok(None)
     }
 }

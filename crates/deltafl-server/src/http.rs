@@ -92,7 +92,7 @@ pub struct ResponseCounts([AtomicU64; 5]);
 
 impl ResponseCounts {
     /// Returns the number of responses of the class `hundreds`.
-    pub fn of(&self, hundreds: usize) -> u64 {
+    pub fn number_of(&self, hundreds: usize) -> u64 {
         self.0.get(hundreds.wrapping_sub(1)).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 

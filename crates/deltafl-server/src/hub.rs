@@ -13,7 +13,7 @@ mod turns;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltafl::training::State;
@@ -25,7 +25,7 @@ use deltafl_wire::roster::{Roster, RosterError, SignedRoster};
 use deltafl_wire::{BlobId, VERSION};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::blobs::ServedBlobs;
 pub(crate) use self::outgoing::Outbound;

@@ -18,8 +18,6 @@ pub mod authority;
 pub mod committer;
 pub mod exchange;
 mod framed;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod http;
 mod hub;
 pub mod listener;
@@ -36,4 +34,4 @@ mod service;
 pub mod store;
 
 pub use round::Deadlines;
-pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};
+pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerObserver};

@@ -1,4 +1,4 @@
-//! Connections: TCP and TLS below gRPC, on both sides.
+//! Connections: TLS below gRPC, over TCP or another network.
 //!
 //! The handshake happens here and not in the gRPC library. A client that does not complete it, or
 //! does not send a Hello, is thus disconnected and counted at the cost of a socket.
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deltafl_wire::MaybeTls;
+use deltafl_wire::environment::{ByteStream, Network, NetworkListener};
 use rustls::pki_types::CertificateDer;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -49,7 +49,10 @@ pub enum Protection {
 impl Protection {
     /// TLS with the certificates of [`crate::authority`].
     pub fn mutual(config: Arc<rustls::ServerConfig>) -> Self {
-        Self::Mutual { config, name_of: |certificate| Some(Peer::of(certificate).ok()?.device.to_string()) }
+        Self::Mutual {
+            config,
+            name_of: |certificate| Some(Peer::from_certificate(certificate).ok()?.device.to_string()),
+        }
     }
 }
 
@@ -94,7 +97,7 @@ pub enum ListenError {
 
 /// A bound socket.
 pub struct ServerSocket {
-    socket: TcpListener,
+    socket: Box<dyn NetworkListener>,
     protection: Protection,
     limits: ConnectionLimits,
 }
@@ -105,12 +108,12 @@ impl ServerSocket {
         address: SocketAddr,
         protection: Protection,
         limits: ConnectionLimits,
+        network: &dyn Network,
     ) -> Result<Self, ListenError> {
         if matches!(protection, Protection::Loopback) && !address.ip().is_loopback() {
             return Err(ListenError::NotLoopback(address));
         }
-        let socket =
-            TcpListener::bind(address).await.map_err(|source| ListenError::Bind { address, source })?;
+        let socket = network.listen(address).await.map_err(|source| ListenError::Bind { address, source })?;
         Ok(Self { socket, protection, limits })
     }
 
@@ -142,7 +145,7 @@ async fn accept_loop(
     refusals: Arc<Refusals>,
     open: Arc<OpenConnections>,
 ) {
-    let ServerSocket { socket, protection, limits } = listener;
+    let ServerSocket { mut socket, protection, limits } = listener;
     let permits = Arc::new(Semaphore::new(limits.total));
     let handshakes = Arc::new(Semaphore::new(limits.handshakes));
     let counts = Arc::new(ConnectionCounts { most: limits.per_device, by_name: Mutex::default() });
@@ -204,8 +207,7 @@ struct PendingConnection {
 }
 
 impl PendingConnection {
-    async fn admit(self, stream: TcpStream) -> Result<Connection, Refusal> {
-        let _ = stream.set_nodelay(true);
+    async fn admit(self, stream: Box<dyn ByteStream>) -> Result<Connection, Refusal> {
         match &self.protection {
             Protection::Loopback => Ok(Connection::new(MaybeTls::Plain(stream), None, self)),
             Protection::Mutual { config, name_of } => {

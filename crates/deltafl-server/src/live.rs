@@ -89,7 +89,7 @@ pub struct Now {
 
 /// A committed round as the page displays it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Shown {
+pub struct RoundView {
     /// The seed of the run.
     pub seed: u64,
     /// t, starting at 0.
@@ -132,9 +132,9 @@ pub struct Fresh<'a> {
     pub losses: &'a [Option<PublishedLosses>],
 }
 
-impl Shown {
+impl RoundView {
     /// Creates the round from the records of `tracks` tracks. Returns `None` without records.
-    fn of(Fresh { lines, phases, losses }: Fresh<'_>, tracks: usize) -> Option<Self> {
+    fn from_fresh(Fresh { lines, phases, losses }: Fresh<'_>, tracks: usize) -> Option<Self> {
         let first = lines.first()?;
         let records = || lines.iter().map(|line| &line.record);
         Some(Self {
@@ -199,7 +199,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Past {
-    shown: VecDeque<Shown>,
+    shown: VecDeque<RoundView>,
     totals: Totals,
 }
 
@@ -251,7 +251,7 @@ impl Live {
 
     /// Adds a committed round.
     pub fn committed(&self, fresh: Fresh<'_>) {
-        let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
+        let Some(shown) = RoundView::from_fresh(fresh, self.0.about.tracks.len()) else { return };
         let committed = shown.round + 1;
         let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
         past.totals.rounds += 1;
@@ -271,7 +271,7 @@ impl Live {
     /// Adds a round that was committed before this server led.
     pub fn remember(&self, CommittedRound { lines, timeline, losses, .. }: &CommittedRound) {
         let fresh = Fresh { lines, phases: timeline, losses };
-        let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
+        let Some(shown) = RoundView::from_fresh(fresh, self.0.about.tracks.len()) else { return };
         let committed = shown.round + 1;
         self.0.past.write().unwrap_or_else(PoisonError::into_inner).push(shown);
         self.0.now.send_modify(|now| now.committed = committed);
@@ -288,7 +288,7 @@ impl Live {
         }
     }
 
-    fn shown(&self) -> Vec<Shown> {
+    fn rounds(&self) -> Vec<RoundView> {
         self.0.past.read().unwrap_or_else(PoisonError::into_inner).shown.iter().cloned().collect()
     }
 
@@ -298,7 +298,7 @@ impl Live {
 }
 
 impl Past {
-    fn push(&mut self, shown: Shown) {
+    fn push(&mut self, shown: RoundView) {
         // A former standby server has read some rounds already.
         self.shown.retain(|known| (known.seed, known.round) != (shown.seed, shown.round));
         if self.shown.len() == SHOWN {

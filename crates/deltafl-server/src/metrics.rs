@@ -41,11 +41,11 @@ fn text(state: &HttpState) -> String {
         "direction",
         [("up", totals.bytes_up), ("down", totals.bytes_down)],
     );
-    let of = |refusal| state.refusals.get().map_or(0, |refusals| refusals.of(refusal));
+    let of = |refusal| state.refusals.get().map_or(0, |refusals| refusals.number_of(refusal));
     let refused = Refusal::ALL.map(|refusal| (refusal.name(), of(refusal)));
     family(&mut out, "deltafl_refused_total", "Connections and messages turned away", "reason", refused);
     let answered = [("1xx", 1), ("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)];
-    let answered = answered.map(|(class, hundreds)| (class, state.answered.of(hundreds)));
+    let answered = answered.map(|(class, hundreds)| (class, state.answered.number_of(hundreds)));
     family(&mut out, "deltafl_http_answers_total", "Requests answered over HTTP", "status", answered);
     out
 }

@@ -149,7 +149,7 @@ mod tests {
             eta: None,
             losses: None,
             held_out: None,
-            blob: BlobHash::of(&[round as u8]),
+            blob: BlobHash::for_bytes(&[round as u8]),
             bytes: 1,
         };
         vec![row(20, 1.0), row(20, 0.5), row(20, 0.25), row(10, 1.0), row(10, 0.1)]

@@ -96,7 +96,7 @@ impl Refusals {
     }
 
     /// Returns the number of refusals for this reason.
-    pub fn of(&self, refusal: Refusal) -> u64 {
+    pub fn number_of(&self, refusal: Refusal) -> u64 {
         self.0[refusal as usize].load(Ordering::Relaxed)
     }
 }

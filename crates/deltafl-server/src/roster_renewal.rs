@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use deltafl_wire::environment::{Clock, SystemClock};
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 use tokio::sync::Notify;
@@ -58,6 +59,7 @@ pub struct RosterRenewal {
     expires: Arc<AtomicU64>,
     /// The number of runs that the authority signs, if its keys are available.
     runs: u64,
+    clock: Arc<dyn Clock>,
 }
 
 impl RosterRenewal {
@@ -65,13 +67,20 @@ impl RosterRenewal {
     /// available.
     pub fn new(store: Store, federation: FederationName, authority: Option<Arc<Authority>>) -> Self {
         let (revocations, expires) = (Revocations::new(), Arc::default());
-        Self { store, federation, authority, revocations, is_certified: true, expires, runs: 1 }
+        let clock = Arc::new(SystemClock);
+        Self { store, federation, authority, revocations, is_certified: true, expires, runs: 1, clock }
     }
 
     /// Signs for at least this many runs if the keys of the authority are available.
     #[must_use]
     pub fn with_runs(self, runs: u64) -> Self {
         Self { runs, ..self }
+    }
+
+    /// Replaces the clock of the operating system.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
     }
 
     /// Devices without certificates on one machine. Their roster is not renewed.
@@ -111,12 +120,12 @@ impl RosterRenewal {
     pub async fn roster(&self) -> Result<(SignedRoster, Duration), RenewalError> {
         self.renew_revocations().await?;
         let kept = match &self.authority {
-            Some(authority) => Some(signed(&self.store, authority, LIFETIME, self.runs).await?),
+            Some(authority) => Some(signed(&self.store, authority, LIFETIME, self.runs, &*self.clock).await?),
             None => self.store.kept_roster(&self.federation).await?,
         };
         let kept = kept.ok_or(RenewalError::Unsigned)?;
         let edition = Roster::decode(kept.bytes.clone())?.edition();
-        let left = edition.time_left().ok_or(RenewalError::Expired)?;
+        let left = edition.time_left(&*self.clock).ok_or(RenewalError::Expired)?;
         self.expires.store(edition.expires, Ordering::Relaxed);
         Ok((kept, left))
     }
@@ -164,7 +173,7 @@ impl RosterRenewal {
     fn is_due(&self) -> bool {
         let expires = self.expires.load(Ordering::Relaxed);
         let edition = RosterVersion { version: 0, expires };
-        expires > 0 && edition.time_left().is_none_or(|left| left < LIFETIME / 2)
+        expires > 0 && edition.time_left(&*self.clock).is_none_or(|left| left < LIFETIME / 2)
     }
 
     /// Applies new revocations. The certificates are refused immediately, even if the roster is not
@@ -183,6 +192,7 @@ pub async fn signed(
     authority: &Authority,
     lifetime: Duration,
     mut runs: u64,
+    clock: &dyn Clock,
 ) -> Result<SignedRoster, RenewalError> {
     let federation = authority.federation();
     let mut version = store.roster_version(federation).await?;
@@ -194,7 +204,9 @@ pub async fn signed(
         runs = runs.max(allowed);
         let edition = roster.map(|roster| roster.edition()).filter(|edition| edition.version == version);
         match edition {
-            Some(edition) if is_enough && edition.time_left().is_some_and(|left| left > lifetime / 2) => {
+            Some(edition)
+                if is_enough && edition.time_left(clock).is_some_and(|left| left > lifetime / 2) =>
+            {
                 return Ok(kept);
             }
             // Devices accept one roster per version, so a new signature needs a new version.
@@ -211,7 +223,7 @@ pub async fn signed(
         key: device.signing_key,
         revoked: device.revoked,
     };
-    let edition = RosterVersion::expiring_in(version, lifetime);
+    let edition = RosterVersion::expiring_in(version, lifetime, clock);
     // The server committed to its draws before this signature, from which they start.
     let draws = store.chain(federation).await?.map(|chain| chain.commitment());
     let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;

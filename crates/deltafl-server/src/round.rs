@@ -21,7 +21,7 @@ use deltafl_secagg::server::{
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
 use deltafl_wire::{FRAGMENT, fragments_from};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -47,7 +47,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    fn of(&self, phase: PhaseName) -> Duration {
+    fn for_phase(&self, phase: PhaseName) -> Duration {
         match phase {
             PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share | PhaseName::Confirm => self.setup,
             PhaseName::MaskedInput(_) => self.input,
@@ -56,14 +56,46 @@ impl Deadlines {
     }
 }
 
-/// The state shared by the round loop and the connections.
-pub(crate) struct DeviceLink {
+/// The devices of a [`Host`](crate::serve::Host), from which the round loop makes its
+/// [`NetworkExchange`](crate::exchange::NetworkExchange).
+pub struct DeviceLink {
     pub(crate) hub: Arc<Hub>,
     pub(crate) events: mpsc::Receiver<SessionEvent>,
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: LoopRuntime,
+}
+
+/// The runtime of the connections, as the round loop uses it.
+#[derive(Clone)]
+pub(crate) enum LoopRuntime {
+    /// It runs on other threads.
+    Elsewhere(Handle),
+    /// It runs only while the round loop waits.
+    Driven(Arc<Runtime>),
+}
+
+impl LoopRuntime {
+    /// Waits for a future.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self {
+            Self::Elsewhere(handle) => handle.block_on(future),
+            Self::Driven(runtime) => runtime.block_on(future),
+        }
+    }
+
+    /// Returns the handle, whose clock may be paused.
+    pub(crate) fn handle(&self) -> Handle {
+        match self {
+            Self::Elsewhere(handle) => handle.clone(),
+            Self::Driven(runtime) => runtime.handle().clone(),
+        }
+    }
 }
 
 impl DeviceLink {
+    pub(crate) fn new(hub: Arc<Hub>, events: mpsc::Receiver<SessionEvent>) -> Self {
+        Self { hub, events, runtime: LoopRuntime::Elsewhere(Handle::current()) }
+    }
+
     /// Returns the next event of a device before the deadline.
     pub(crate) fn next(&mut self, deadline: Instant) -> Option<SessionEvent> {
         let next = async { timeout_at(deadline, self.events.recv()).await };
@@ -132,13 +164,13 @@ pub(crate) struct Invitation {
 
 impl Protocol {
     /// Sets up keys with a cohort.
-    pub(crate) fn begin(line: &mut DeviceLink, invitation: Invitation) -> Result<Self, RoundFailure> {
+    pub(crate) fn begin(link: &mut DeviceLink, invitation: Invitation) -> Result<Self, RoundFailure> {
         let Invitation { mut config, deadlines, target } = invitation;
         config.phase_timeout = PHASE;
         let need = config.min_members.max(2);
         let too_few = |have| RoundFailure::TooFew { phase: PhaseName::Advertise, have, need };
         let cohort = config.cohort.len();
-        let online = |id: DeviceId| line.hub.address(id.0).map(|address| (id, address));
+        let online = |id: DeviceId| link.hub.address(id.0).map(|address| (id, address));
         let addresses = config.cohort.iter().filter_map(online).collect();
         // The server chose the parameters. They can only be invalid if the cohort is too small for
         // any sum.
@@ -156,7 +188,7 @@ impl Protocol {
             active: DeviceSet::default(),
             traffic: Traffic::default(),
         };
-        protocol.run(line)?;
+        protocol.run(link)?;
         Ok(protocol)
     }
 
@@ -168,18 +200,18 @@ impl Protocol {
     /// Returns the sum over the cohort of the answers to a question.
     pub(crate) fn sum(
         &mut self,
-        line: &mut DeviceLink,
+        link: &mut DeviceLink,
         question: &proto::Question,
         len: u32,
         context: &[u8],
     ) -> Result<SlotSum, RoundFailure> {
-        self.tell(line, from_server::Body::Question(question.clone()));
+        self.send(link, from_server::Body::Question(question.clone()));
         match self.server.open_slot(self.clock, Ring::Z64, len, context) {
             Ok(()) => {}
             Err(OpenSlotError::Ended(failure)) => return Err(failure),
             Err(_) => unreachable!("the caller requests no more sums than there are slots"),
         }
-        let sum = self.run(line)?;
+        let sum = self.run(link)?;
         Ok(sum.expect("a slot ends with a sum or a failure"))
     }
 
@@ -189,24 +221,24 @@ impl Protocol {
     }
 
     /// Instructs the devices to delete their keys.
-    pub(crate) fn end(self, line: &DeviceLink) {
-        self.tell(line, from_server::Body::Over(proto::Over {}));
+    pub(crate) fn end(self, link: &DeviceLink) {
+        self.send(link, from_server::Body::Over(proto::Over {}));
     }
 
     /// Sends a message to all remaining devices.
-    fn tell(&self, line: &DeviceLink, body: from_server::Body) {
+    fn send(&self, link: &DeviceLink, body: from_server::Body) {
         let message = Outbound::shared(body);
         for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
-            line.hub.send(*address, &message);
+            link.hub.send(*address, &message);
         }
     }
 
     /// Transports messages until the state machine waits for a call.
-    fn run(&mut self, line: &mut DeviceLink) -> Result<Option<SlotSum>, RoundFailure> {
+    fn run(&mut self, link: &mut DeviceLink) -> Result<Option<SlotSum>, RoundFailure> {
         let mut sum = None;
-        let _engaged = line.hub.engage(self.addresses.values().copied());
+        let _engaged = link.hub.engage(self.addresses.values().copied());
         loop {
-            self.transmit(line);
+            self.transmit(link);
             while let Some(event) = self.server.poll_event() {
                 match event {
                     ServerRoundEvent::Ready { active, .. } => self.active = active,
@@ -216,34 +248,34 @@ impl Protocol {
                             &failure
                         {
                             tracing::warn!(device = device.0, %failure, "a device violated the protocol");
-                            line.hub.refusals.count(Refusal::Dishonest);
+                            link.hub.refusals.count(Refusal::Dishonest);
                         }
                         return Err(failure);
                     }
                     ServerRoundEvent::Caught { device, misbehaviour } => {
                         tracing::warn!(device = device.0, ?misbehaviour, "a device violated the protocol");
-                        line.hub.refusals.count(Refusal::Dishonest);
+                        link.hub.refusals.count(Refusal::Dishonest);
                     }
                     ServerRoundEvent::Disputed { owner, holder } => {
                         let (owner, holder) = (owner.0, holder.0);
                         tracing::warn!(owner, holder, "one of two devices violated the protocol");
-                        line.hub.refusals.count(Refusal::Disputed);
+                        link.hub.refusals.count(Refusal::Disputed);
                     }
                     _ => {}
                 }
             }
             if self.server.poll_timeout().is_none() {
-                line.hub.status.send_modify(Status::rest);
+                link.hub.status.send_modify(Status::rest);
                 return Ok(sum);
             }
-            self.step(line);
+            self.step(link);
         }
     }
 
     /// Sends the pending messages, and records the devices whose answers are awaited.
-    fn transmit(&mut self, line: &DeviceLink) {
+    fn transmit(&mut self, link: &DeviceLink) {
         // Before the first message is sent: a fast device answers before the last one is.
-        line.hub.allow(self.server.message_limit());
+        link.hub.allow(self.server.message_limit());
         let mut first = true;
         while let Some(Transmit { to, message }) = self.server.poll_transmit() {
             let asks = asked(&message.body);
@@ -255,48 +287,48 @@ impl Protocol {
                 self.traffic.messages += 1;
                 self.traffic.bytes_down += len as u64;
                 if asks.is_some() {
-                    line.hub.expect(address);
+                    link.hub.expect(address);
                 }
-                if line.hub.send_all(address, &outbound) && asks.is_some() {
+                if link.hub.send_all(address, &outbound) && asks.is_some() {
                     self.awaited.insert(id);
                 }
             }
         }
         if !first {
             let (phase, asked) = (name(self.phase), self.awaited.len());
-            line.hub.status.send_modify(|status| status.enter(phase, asked));
+            link.hub.status.send_modify(|status| status.enter(phase, asked));
         }
     }
 
     fn enter(&mut self, phase: PhaseName) {
         self.phase = phase;
-        self.deadline = Instant::now() + self.deadlines.of(phase);
+        self.deadline = Instant::now() + self.deadlines.for_phase(phase);
         self.awaited.clear();
         self.answered = 0;
     }
 
     /// Waits for one event, or ends the phase.
-    fn step(&mut self, line: &mut DeviceLink) {
+    fn step(&mut self, link: &mut DeviceLink) {
         let full = self.phase == PhaseName::Advertise && self.answered >= self.target;
         if full || self.awaited.is_empty() {
             return self.end_phase();
         }
-        let Some(SessionEvent { from, event }) = line.next(self.deadline) else { return self.end_phase() };
+        let Some(SessionEvent { from, event }) = link.next(self.deadline) else { return self.end_phase() };
         let id = DeviceId(from.device);
         if self.addresses.get(&id) != Some(&from) {
             return; // of an earlier session, or not of this cohort
         }
         match event {
             DeviceEvent::Gone => self.strike(id),
-            DeviceEvent::Losses(_) => line.hub.refusals.count(Refusal::Late),
+            DeviceEvent::Losses(_) => link.hub.refusals.count(Refusal::Late),
             DeviceEvent::Message { bytes, .. } => {
                 self.traffic.messages += 1;
                 self.traffic.bytes_up += bytes.len() as u64;
                 match self.take(id, bytes) {
-                    Ok(()) => line.hub.status.send_modify(Status::heard),
-                    Err(Refusal::Late) => line.hub.refusals.count(Refusal::Late),
+                    Ok(()) => link.hub.status.send_modify(Status::count_answer),
+                    Err(Refusal::Late) => link.hub.refusals.count(Refusal::Late),
                     Err(refusal) => {
-                        line.hub.expel(from, refusal);
+                        link.hub.expel(from, refusal);
                         self.strike(id);
                     }
                 }

@@ -3,17 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::http::{Request, Response};
 use deltafl::params::Params;
 use deltafl::training::State;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::proto::federation_server::FederationServer;
 use deltafl_wire::roster::{RosterError, SignedRoster};
 use deltafl_wire::{MAX_DEVICE_MESSAGE, MAX_MESSAGE};
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::{StreamExt as _, pending};
@@ -21,17 +20,18 @@ use tonic::body::Body;
 use tonic::transport::Server;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 
-use crate::exchange::{NetworkExchange, Rules};
+#[cfg(doc)]
+use crate::exchange::NetworkExchange;
 pub use crate::hub::{
     CONCURRENT, Introduction, Limits, Phase, PhasePurpose, SessionList, SessionMonitor, SessionState,
     SessionStatus, Status,
 };
-use crate::hub::{Hub, SessionEvent, keep_time_limits};
+use crate::hub::{Hub, keep_time_limits};
 use crate::listener::{ConnectionLimits, ListenError, OpenConnections, Protection, ServerSocket};
 use crate::refusal::{Refusal, Refusals};
 use crate::service::FederationService;
 
-use crate::round::DeviceLink;
+pub use crate::round::DeviceLink;
 
 use crate::framed::Framed;
 use crate::paced::Paced;
@@ -58,6 +58,8 @@ pub struct Setup {
     pub introduction: Introduction,
     /// The params from which training resumes, for devices that connect earlier. May be empty.
     pub newest: Vec<Params>,
+    /// The network on which the server listens.
+    pub environment: Environment,
 }
 
 impl Setup {
@@ -71,6 +73,7 @@ impl Setup {
             limits: Limits::default(),
             introduction,
             newest: Vec::new(),
+            environment: Environment::default(),
         }
     }
 }
@@ -95,7 +98,6 @@ pub enum StartError {
 pub struct Host {
     address: SocketAddr,
     hub: Arc<Hub>,
-    events: Option<mpsc::Receiver<SessionEvent>>,
     stop: Option<oneshot::Sender<()>>,
     connections: Arc<OpenConnections>,
     /// The accept loop, which owns the socket.
@@ -105,12 +107,21 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts to listen on the current runtime.
-    pub async fn start(setup: Setup, roster: &SignedRoster) -> Result<Self, StartError> {
-        let Setup { address, protection, connections, limits, introduction, newest } = setup;
+    /// Starts to listen on the current runtime. Returns the server and its devices, for a
+    /// [`NetworkExchange`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the address cannot be used or the roster is invalid.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime.
+    pub async fn start(setup: Setup, roster: &SignedRoster) -> Result<(Self, DeviceLink), StartError> {
+        let Setup { address, protection, connections, limits, introduction, newest, environment } = setup;
         let (hub, events) = Hub::new(introduction, limits, roster)?;
         hub.blobs.keep_newest(newest.iter());
-        let listener = ServerSocket::bind(address, protection, connections).await?;
+        let listener = ServerSocket::bind(address, protection, connections, &*environment.network).await?;
         let address = listener.address()?;
         let connections = Arc::<OpenConnections>::default();
         let (accepted, accepting) = listener.accept(Arc::clone(&hub.refusals), Arc::clone(&connections));
@@ -145,16 +156,9 @@ impl Host {
             }
         });
         let time_limits = tokio::spawn(keep_time_limits(Arc::downgrade(&hub)));
-        Ok(Self {
-            address,
-            hub,
-            events: Some(events),
-            stop: Some(stop),
-            connections,
-            accepting,
-            service,
-            time_limits,
-        })
+        let link = DeviceLink::new(Arc::clone(&hub), events);
+        let stop = Some(stop);
+        Ok((Self { address, hub, stop, connections, accepting, service, time_limits }, link))
     }
 
     /// Returns the address to which devices connect.
@@ -186,7 +190,7 @@ impl Host {
 
     /// Returns the number of refusals for this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
-        self.hub.refusals.of(refusal)
+        self.hub.refusals.number_of(refusal)
     }
 
     /// Returns the refusals, for a metrics page that outlives this handle.
@@ -210,17 +214,6 @@ impl Host {
         self.hub.set_newest(state);
     }
 
-    /// Returns the devices as an exchange. Succeeds once. Its calls block, so the round loop runs
-    /// on a thread outside the runtime. `stop` ends the run before its next question.
-    pub fn exchange(&mut self, rules: Rules, stop: Arc<AtomicBool>) -> Option<NetworkExchange> {
-        let line = DeviceLink {
-            hub: Arc::clone(&self.hub),
-            events: self.events.take()?,
-            runtime: Handle::current(),
-        };
-        Some(NetworkExchange::new(line, rules, stop))
-    }
-
     /// Closes the socket, drains the devices, and returns when no connection is open. Connections
     /// that do not end by themselves are closed. A round loop that still waits for devices ends
     /// with [`ShuttingDown`](crate::exchange::ShuttingDown).
@@ -231,7 +224,6 @@ impl Host {
         // From here on no connection is accepted, and after this line no session is opened.
         self.hub.close();
         drop(self.stop.take());
-        drop(self.events.take());
         if timeout(GRACE, self.connections.all_closed()).await.is_err() {
             let cut = self.connections.cut();
             tracing::info!(cut, "connections that did not end by themselves are cut");

@@ -6,19 +6,22 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deltafl::data::{Federation, Split, WithinSplit};
 use deltafl::kernel::Isa;
 use deltafl::task::Task;
 use deltafl::trainer::LocalTrainer;
-use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
+use deltafl::training::{
+    Observer, ObserverError, Outcome, Plan, RoundRecord, SharedObserver, TrainingError, train_with,
+};
 use deltafl_data::experiment::{BackendName, Experiment, Resolved, SecureAggregation, SplitSection};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::loopback;
 use deltafl_wire::roster::{Roster, RosterVersion};
 use tokio::runtime::Runtime;
@@ -42,6 +45,7 @@ use crate::live::Role;
 use crate::refusal::Refusal;
 use crate::roster_renewal::RenewalError;
 use crate::serve::{Host, Introduction, Setup};
+use crate::store::Store;
 use deployment::Deployment;
 
 /// The roster of a server without certificates contains the devices of its data, and does not change.
@@ -80,7 +84,7 @@ impl<'a> ServedModel<'a> {
 
 /// The contract of data like `federation`, with the split of the devices' own examples that the experiment asks for.
 pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
-    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
+    DataContract { split: split_within(experiment), ..DataContract::from_federation(federation) }
 }
 
 /// The split of the devices' own examples that an experiment asks for.
@@ -92,7 +96,7 @@ pub fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
 }
 
 /// An event of a server.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum ServerEvent<'a> {
     /// Devices hold no examples out, so that nothing will be known of their error.
@@ -124,7 +128,7 @@ pub enum ServerEvent<'a> {
         devices: usize,
     },
     /// A seed begins.
-    Begin {
+    SeedBegins {
         /// The experiment.
         experiment: &'a Experiment,
         /// The seed.
@@ -172,7 +176,7 @@ impl fmt::Display for ServerEvent<'_> {
                 let noun = if *devices == 1 { "device" } else { "devices" };
                 write!(f, "listening on {address}; waiting for {devices} {noun}")
             }
-            Self::Begin { seed, done, .. } => write!(f, "seed {seed} begins after {done} rounds"),
+            Self::SeedBegins { seed, done, .. } => write!(f, "seed {seed} begins after {done} rounds"),
             Self::Round { record, seconds } => {
                 let RoundRecord { seed, round, cohort, dropped, .. } = record;
                 let (round, stayed) = (round + 1, cohort - dropped);
@@ -189,15 +193,38 @@ impl fmt::Display for ServerEvent<'_> {
     }
 }
 
-/// A program that shows the events of a server.
-pub trait ServerListener: Send + Sync {
-    /// Handles an event, on any thread.
-    fn event(&self, event: &ServerEvent<'_>);
+/// An observer of a server. Events arrive from several threads, one at a time.
+pub type ServerObserver = dyn for<'e> Observer<ServerEvent<'e>> + Send;
+
+/// Sends events to the observer. Stops the server if the observer asks for it or fails.
+#[derive(Clone)]
+pub(crate) struct ServerEvents {
+    observer: Arc<SharedObserver<Box<ServerObserver>>>,
+    stop: Arc<AtomicBool>,
+    /// The first error of the observer.
+    failure: Arc<OnceLock<ObserverError>>,
 }
 
-impl<F: Fn(&ServerEvent<'_>) + Send + Sync> ServerListener for F {
-    fn event(&self, event: &ServerEvent<'_>) {
-        self(event);
+impl ServerEvents {
+    fn new(observer: Box<ServerObserver>, stop: &Arc<AtomicBool>) -> Self {
+        let observer = Arc::new(SharedObserver::new(observer));
+        Self { observer, stop: Arc::clone(stop), failure: Arc::default() }
+    }
+
+    pub(crate) fn send(&self, event: ServerEvent<'_>) {
+        match self.observer.send(event) {
+            Ok(false) => return,
+            Ok(true) => {}
+            // The first error is reported.
+            Err(error) => drop(self.failure.set(error)),
+        }
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the error of the observer, if it failed.
+    fn failure(self) -> Option<ServerError> {
+        let error = Arc::into_inner(self.failure)?.into_inner()?;
+        Some(ServerError::Training(TrainingError::Observer(error)))
     }
 }
 
@@ -211,6 +238,9 @@ pub struct Server<'a> {
     plan: Plan,
     rules: Rules,
     out: PathBuf,
+    environment: Environment,
+    /// Opened according to the configuration if `None`.
+    store: Option<Store>,
 }
 
 impl<'a> Server<'a> {
@@ -242,7 +272,20 @@ impl<'a> Server<'a> {
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
         let plan = plan.into_builder().held_out(held_out(&config, &model)).cohort(invited).build()?;
-        Ok(Self { config, experiment, model, plan, rules, out })
+        let environment = Environment::default();
+        Ok(Self { config, experiment, model, plan, rules, out, environment, store: None })
+    }
+
+    /// Replaces the network, the clock and the random numbers of the operating system.
+    #[must_use]
+    pub fn with_environment(self, environment: Environment) -> Self {
+        Self { environment, ..self }
+    }
+
+    /// Uses an open store in place of the one in the configuration.
+    #[must_use]
+    pub fn with_store(self, store: Store) -> Self {
+        Self { store: Some(store), ..self }
     }
 
     /// Checks whether an experiment may be deployed, as [`Self::new`] does.
@@ -255,27 +298,42 @@ impl<'a> Server<'a> {
         &self.out
     }
 
-    /// Trains until all seeds are done, or `stop` is set: the server then ends after the current round.
+    /// Trains until all seeds are done, or until `stop` is set or the observer returns `Break`. The
+    /// server then ends after the current round.
     ///
-    /// It blocks, and starts the threads of a tokio runtime of its own. Call it outside of a runtime.
+    /// This call blocks and starts a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server cannot start, a round fails, or the observer fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the caller is inside a tokio runtime.
     pub fn run(
         &self,
         stop: &Arc<AtomicBool>,
-        listener: &Arc<dyn ServerListener>,
+        observer: impl for<'e> Observer<ServerEvent<'e>> + Send + 'static,
     ) -> Result<Outcome, ServerError> {
+        let events = ServerEvents::new(Box::new(observer), stop);
+        let ended = self.run_with(stop, &events);
+        events.failure().map_or(ended, Err)
+    }
+
+    fn run_with(&self, stop: &Arc<AtomicBool>, events: &ServerEvents) -> Result<Outcome, ServerError> {
         let contract = self.model.contract.as_ref();
         if !self.config.no_evaluation && contract.is_some_and(|contract| contract.split.is_none()) {
-            listener.event(&ServerEvent::NothingHeldOut);
+            events.send(ServerEvent::NothingHeldOut);
         }
         let mut folder = open(&self.out, &self.experiment)?;
         let runtime = Runtime::new().map_err(ServerError::Runtime)?;
-        let opened = Deployment::open(&self.config, &self.experiment, contract, &self.out, &**listener);
+        let opened = Deployment::open(self, events);
         let deployment = runtime.block_on(opened)?;
         let http = runtime.block_on(deployment.serve_http(&self.config))?;
         if let Some((_, url)) = &http {
-            listener.event(&ServerEvent::Page { url });
+            events.send(ServerEvent::Page { url });
         }
-        let Some(lease) = runtime.block_on(deployment.lead(stop, &**listener))? else {
+        let Some(lease) = runtime.block_on(deployment.lead(stop, events))? else {
             return Ok(Outcome::Stopped);
         };
         let trainer = self.model.trainer;
@@ -284,27 +342,27 @@ impl<'a> Server<'a> {
             deployment.run.begin(runtime.handle(), &mut folder, seed, params).map_err(ServerError::from)
         })?;
         let setup = self.setup(&deployment, &seeds)?;
-        let started = self.start(setup, &deployment, &**listener, Arc::clone(stop));
+        let started = self.start(setup, &deployment, events, Arc::clone(stop));
         let (host, exchange) = runtime.block_on(started)?;
         let mut exchange = exchange.kept_in(deployment.run.journal(&lease));
         if let Some((state, _)) = http {
             let _ = state.refusals.set(host.refusals());
         }
-        listener.event(&ServerEvent::Listening { address: host.address(), devices: self.rules.present });
+        events.send(ServerEvent::Listening { address: host.address(), devices: self.rules.present });
         let host = Arc::new(host);
         let following = {
             let _entered = runtime.enter();
-            deployment.follow(&host, listener)
+            deployment.follow(&host, events)
         };
-        let heard = |record: &RoundRecord, seconds: f64| {
+        let on_round = |record: &RoundRecord, seconds: f64| {
             allocator::return_free_memory();
-            listener.event(&ServerEvent::Round { record, seconds });
+            events.send(ServerEvent::Round { record, seconds });
         };
         let mut committer =
             RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
-        (committer.survey, committer.heard) = (!self.config.no_survey, &heard);
+        (committer.survey, committer.on_round) = (!self.config.no_survey, &on_round);
         let first_run = self.first_run(host.runs())?;
-        let ended = self.train_all(&seeds, (&mut exchange, first_run), committer, &**listener);
+        let ended = self.train_all(&seeds, (&mut exchange, first_run), committer, events);
         let finished = matches!(ended, Ok(Outcome::Finished));
         if finished {
             deployment.live.role(Role::Finished);
@@ -313,12 +371,12 @@ impl<'a> Server<'a> {
             match folder.summarise() {
                 // No device holds examples out.
                 Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
-                Err(error) => listener.event(&ServerEvent::NoSummary { error: &error }),
+                Err(error) => events.send(ServerEvent::NoSummary { error: &error }),
             }
         }
-        report_refusals(&host, &**listener);
+        report_refusals(&host, events);
         if finished && self.config.stay {
-            listener.event(&ServerEvent::Staying);
+            events.send(ServerEvent::Staying);
             while !stop.load(Ordering::Relaxed) && lease.is_held() {
                 std::thread::sleep(Duration::from_millis(200));
             }
@@ -338,7 +396,7 @@ impl<'a> Server<'a> {
     /// The setup of the gRPC side, with the introduction for devices that connect.
     fn setup(&self, deployment: &Deployment, seeds: &Seeds) -> Result<Setup, ServerError> {
         let mut session = [0; 16];
-        getrandom::fill(&mut session)?;
+        self.environment.random.fill(&mut session)?;
         let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
         let model = serde_json::to_string(self.experiment.model().spec()).expect("a model is plain values");
         Ok(Setup {
@@ -356,6 +414,7 @@ impl<'a> Server<'a> {
                 contract: deployment.contract.clone(),
             },
             newest: tracks.map(|track| track.params.clone()).collect(),
+            environment: self.environment.clone(),
         })
     }
 
@@ -363,10 +422,10 @@ impl<'a> Server<'a> {
         &self,
         setup: Setup,
         deployment: &Deployment,
-        listener: &dyn ServerListener,
+        events: &ServerEvents,
         stop: Arc<AtomicBool>,
     ) -> Result<(Host, NetworkExchange), ServerError> {
-        let roster = match deployment.roster(listener).await? {
+        let roster = match deployment.roster(events).await? {
             Some(roster) => roster,
             None => {
                 let names = self.model.devices.iter().map(String::as_str);
@@ -374,8 +433,8 @@ impl<'a> Server<'a> {
                 loopback::signed(&Roster::decode(signed.bytes)?.with_runs(self.seeds()))
             }
         };
-        let mut host = Host::start(setup, &roster).await?;
-        let exchange = host.exchange(self.rules, stop).expect("asked for once");
+        let (host, link) = Host::start(setup, &roster).await?;
+        let exchange = NetworkExchange::new(link, self.rules, stop);
         Ok(match deployment.chain().await? {
             Some(chain) => (host, exchange.drawing_by(chain)),
             None => (host, exchange),
@@ -399,11 +458,11 @@ impl<'a> Server<'a> {
         seeds: &Seeds,
         (exchange, first_run): (&mut NetworkExchange, u64),
         mut committer: RoundCommitter<'_>,
-        listener: &dyn ServerListener,
+        events: &ServerEvents,
     ) -> Result<Outcome, ServerError> {
         let stopped = seeds.work(|state| {
             let (seed, done) = (state.seed, state.round);
-            listener.event(&ServerEvent::Begin { experiment: &self.experiment, seed, done });
+            events.send(ServerEvent::SeedBegins { experiment: &self.experiment, seed, done });
             let place = self.experiment.seeds().iter().position(|&known| known == seed).unwrap_or(0);
             exchange.set_run(first_run + place as u64);
             exchange.resume(state)?;
@@ -429,10 +488,10 @@ fn open(out: &Path, experiment: &Experiment) -> Result<RunFolder, RunFolderError
     if begun { RunFolder::resume(out, experiment) } else { RunFolder::create(out, experiment) }
 }
 
-fn report_refusals(host: &Host, listener: &dyn ServerListener) {
+fn report_refusals(host: &Host, events: &ServerEvents) {
     let counted = Refusal::ALL.map(|refusal| (refusal.name(), host.refused(refusal)));
     let counts: Vec<(&'static str, u64)> = counted.into_iter().filter(|(_, count)| *count > 0).collect();
     if !counts.is_empty() {
-        listener.event(&ServerEvent::Refused { counts: &counts });
+        events.send(ServerEvent::Refused { counts: &counts });
     }
 }

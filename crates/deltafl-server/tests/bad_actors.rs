@@ -26,7 +26,7 @@ use deltafl_server::listener::ConnectionLimits;
 use deltafl_server::serve::{Host, Limits, Setup};
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, Hello, from_device, from_server};
-use fleet::{TestFederation, start_host};
+use fleet::{TestFederation, TestHost, start_host};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -43,7 +43,7 @@ const EXPERIMENT: &str = r#"
 "#;
 
 /// A server that loses its patience quickly.
-async fn host(test: &TestFederation) -> Host {
+async fn host(test: &TestFederation) -> TestHost {
     let patience = Duration::from_millis(300);
     let setup = Setup {
         connections: ConnectionLimits { patience, ..ConnectionLimits::default() },

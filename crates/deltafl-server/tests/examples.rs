@@ -1,7 +1,7 @@
 //! The examples of a server and of a device to embed, with each other.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
 
 use deltafl::training::Outcome;
 use deltafl_data::run_folder;
@@ -35,15 +35,16 @@ fn a_server_trains_a_model_that_it_does_not_know_with_devices_that_bring_their_t
     let shifts = [0.0, 0.1, 0.2, 2.0];
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let devices = runtime.handle().clone();
-    let listener = move |event: &ServerEvent<'_>| {
-        let ServerEvent::Listening { address, .. } = event else { return };
+    let observer = move |event: ServerEvent<'_>| {
+        let ServerEvent::Listening { address, .. } = event else { return Ok(ControlFlow::Continue(())) };
         for (name, shift) in names.into_iter().zip(shifts) {
             devices.spawn(own_trainer::take_part(address.to_string(), name, shift));
         }
+        Ok(ControlFlow::Continue(()))
     };
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let outcome = embedded::serve("127.0.0.1:0", &names, &run, Arc::new(listener)).unwrap();
+    let outcome = embedded::serve("127.0.0.1:0", &names, &run, observer).unwrap();
     assert_eq!(outcome, Outcome::Finished);
     let state = run_folder::read_checkpoint(&run, 1).unwrap().expect("a finished run has a checkpoint");
     assert_eq!(state.round, 40);

@@ -58,7 +58,7 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     let mut host = test.host().await;
     let misconduct = Misconduct { drop_out: 0.3, garbage: 0.1, ..Misconduct::default() };
     let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
-    let mut exchange = host.exchange(lenient(&test), never()).unwrap();
+    let mut exchange = host.exchange(lenient(&test), never());
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
         test.train(&mut exchange, &mut diary).map(|state| (state, diary)).unwrap()
@@ -79,7 +79,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     let address = host.address();
     let _swarm = test.swarm(address, &options());
     let stop: Arc<AtomicBool> = Arc::default();
-    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop));
     let mut status = host.status();
     let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
     let trained = tokio::task::spawn_blocking(move || {
@@ -105,7 +105,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     host.shut_down().await;
     // Started again at the same address, it has all its devices without a new swarm.
     let mut again = start_host(Setup { address, ..test.setup() }, &test.roster(&[])).await;
-    let mut exchange = again.exchange(test.rules(), never()).unwrap();
+    let mut exchange = again.exchange(test.rules(), never());
     let ready = tokio::task::spawn_blocking(move || exchange.reachable().map(|_| ()));
     ready.await.unwrap().unwrap();
     again.shut_down().await;
@@ -123,7 +123,7 @@ async fn nobody_waits_for_a_device_that_dawdles() {
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: second, input: 2 * second, unmask: second };
     let rules = Rules { deadlines, quorum: 4, dropping: Permille::new(400).unwrap(), ..test.rules() };
-    let mut exchange = host.exchange(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never());
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
         test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
@@ -140,7 +140,7 @@ async fn of_too_many_invited_the_first_to_come_take_part() {
     let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
-    let mut exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+    let mut exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never());
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Records::default();
         test.train(&mut exchange, &mut diary).map(|_| diary).unwrap()
@@ -165,7 +165,7 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
     let _others = test.swarm_of(&others, host.address(), &options());
     let willing = others.len() + 2;
     let rules = Rules { present: willing, cohort: willing, ..test.rules() };
-    let mut exchange = host.exchange(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never());
     let trained = tokio::task::spawn_blocking(move || {
         let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 20"));
         let mut diary = Records::default();
@@ -186,7 +186,7 @@ async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in
             .unwrap();
     let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
-    let exchange = host.exchange(test.rules(), never()).unwrap();
+    let exchange = host.exchange(test.rules(), never());
     let (status, host) = (host.status(), Arc::new(host));
     let (enrols, trains) = (Arc::clone(&host), Arc::clone(&test));
     let trained = tokio::task::spawn_blocking(move || {
@@ -263,7 +263,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     let _swarm = test.swarm(address, &options());
     let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     for round in 0..6 {
-        let mut exchange = host.exchange(test.rules(), never()).unwrap();
+        let mut exchange = host.exchange(test.rules(), never());
         let one = Arc::clone(&test);
         let trained = tokio::task::spawn_blocking(move || {
             let mut one_round = |event: Event<'_>| match event {
@@ -291,7 +291,7 @@ async fn a_server_that_waits_for_devices_can_be_stopped() {
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let stop = Arc::new(AtomicBool::new(false));
-    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut exchange = host.exchange(test.rules(), Arc::clone(&stop));
     let waiting = tokio::task::spawn_blocking(move || {
         test.train(&mut exchange, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
     });

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "../../../fuzz/bodies/net.rs"]
+#[allow(unreachable_pub, reason = "shared with the fuzz targets")]
+mod net;
 #[path = "field/watchdog.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod watchdog;
@@ -15,10 +18,8 @@ use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_wire as wire;
 
+use self::net::{certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts};
 use deltafl_server::authority::Authority;
-use deltafl_server::fuzzing::{
-    certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts,
-};
 use deltafl_wire::enrolment::EnrolRequest;
 use deltafl_wire::identity::{DeviceKeys, Token};
 use deltafl_wire::loopback;

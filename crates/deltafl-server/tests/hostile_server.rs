@@ -36,12 +36,11 @@ use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, 
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
 use deltafl_server::exchange::{DrawChain, NetworkExchange, Rules};
-use deltafl_server::serve::Host;
 use deltafl_wire::proto::from_device;
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
 use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use deltafl_wire::{BlobId, loopback, proto};
-use fleet::{Records, TestFederation, never, options, start_host};
+use fleet::{Records, TestFederation, TestHost, never, options, start_host};
 use hostile::{Heard, Hostile};
 use rand_core::SeedableRng as _;
 use tokio::task::JoinHandle;
@@ -234,7 +233,7 @@ async fn two_devices_of_an_honest_server_have_the_same_transcript() {
             spawn(&test, k, host.address().to_string(), state)
         })
         .collect();
-    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never());
     let trained =
         tokio::task::spawn_blocking(move || test.train(&mut exchange, &mut Records::default()).map(|_| ()));
     trained.await.unwrap().unwrap();
@@ -268,8 +267,7 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let _swarm = test.swarm(host.address(), &options());
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
-    let mut exchange =
-        host.exchange(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
+    let mut exchange = host.exchange(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never());
     let whole = test.experiment.plan();
     let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
@@ -310,7 +308,7 @@ async fn a_question_without_end_is_not_begun() {
 /// Devices of an honest fleet, asked by a server that can ask anything.
 struct Asking {
     test: TestFederation,
-    host: Option<Host>,
+    host: Option<TestHost>,
     exchange: Option<NetworkExchange>,
     _swarm: Swarm,
 }
@@ -320,7 +318,7 @@ impl Asking {
         let test = TestFederation::new(EXPERIMENT);
         let mut host = test.host().await;
         let swarm = test.swarm(host.address(), &options());
-        let exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+        let exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never());
         Self { test, host: Some(host), exchange: Some(exchange), _swarm: swarm }
     }
 
@@ -409,7 +407,7 @@ async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<T
     let mut rules = Rules { attempts: 1, ..test.rules() };
     rules.present = test.devices().len();
     rules.deadlines.setup = Duration::from_secs(5);
-    let exchange = host.exchange(rules, never()).unwrap();
+    let exchange = host.exchange(rules, never());
     let mut exchange = match chain(honest) {
         Some(chain) => exchange.drawing_by(chain),
         None => exchange,

@@ -65,7 +65,7 @@ async fn shake(
     connected.map_err(inner)?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap();
     assert_eq!(stream.get_ref().1.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
-    Ok(Peer::of(&certificates[0]).unwrap())
+    Ok(Peer::from_certificate(&certificates[0]).unwrap())
 }
 
 #[tokio::test]
@@ -97,8 +97,8 @@ async fn a_device_of_another_federation_is_refused_even_under_the_same_name() {
 async fn a_server_certificate_is_no_device() {
     let _limit = watchdog::start();
     let authority = authority("demo");
-    assert_eq!(Peer::of(server(&authority).certificate()), Err(NotADevice));
-    assert_eq!(Peer::of(authority.certificate()), Err(NotADevice));
+    assert_eq!(Peer::from_certificate(server(&authority).certificate()), Err(NotADevice));
+    assert_eq!(Peer::from_certificate(authority.certificate()), Err(NotADevice));
 }
 
 #[tokio::test]

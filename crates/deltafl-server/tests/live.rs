@@ -47,8 +47,10 @@ async fn the_page_follows_a_federation_on_any_screen() {
             }
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
-        let known: Vec<_> =
-            losses(round).iter().map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
+        let known: Vec<_> = losses(round)
+            .iter()
+            .map(|known| known.as_ref().and_then(PublishedLosses::from_distribution))
+            .collect();
         live.committed(Fresh { lines: &lines, phases: &phases(), losses: &known });
     }
     let mut status = Status::default();
@@ -100,7 +102,7 @@ async fn the_page_follows_a_federation_on_any_screen() {
 
         // Pushed, not asked for.
         status.enter("masked answers", 40);
-        status.heard();
+        status.count_answer();
         watched.status(&status);
         wait_for(&mut browser, "#phase", "losses: masked answers, 1 of 40 devices have answered");
         status.enter("unmask", 1);

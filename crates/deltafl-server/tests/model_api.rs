@@ -250,7 +250,7 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
     };
     for (length, begun, refusal) in [(100, 10, Refusal::Silent), (10 << 30, 20_000, Refusal::TooLong)] {
         let answer = say(hosted.address, body(length, begun)).await;
-        assert_eq!((status(&answer), refusals.of(refusal)), ("400", 1), "{answer}");
+        assert_eq!((status(&answer), refusals.number_of(refusal)), ("400", 1), "{answer}");
     }
     let mut answers = Vec::new();
     for _ in 0..5 {

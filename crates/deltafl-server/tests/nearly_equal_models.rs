@@ -30,8 +30,8 @@ use deltafl_device::{
     BlobCache, Consent, Defences, Device, DeviceData, ServerEndpoint, ServerTrust, Workers,
 };
 use deltafl_server::exchange::NetworkExchange;
-use deltafl_server::serve::{Host, Setup};
-use fleet::{TestFederation, never, options};
+use deltafl_server::serve::Setup;
+use fleet::{TestFederation, TestHost, never, options, start_host};
 use tokio::task::JoinHandle;
 
 /// Forty devices that train, with examples that they hold out.
@@ -39,7 +39,7 @@ const EXPERIMENT: &str = r#"
     name = "nearly-equal"
     rounds = 2
     cohort = 40
-    data = { source = { kind = "logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
+    data = { source = { kind = "synthetic-logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
     model = { kind = "linear" }
     local = { steps = 1, batch = 1, learning_rate = 0.1 }
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
@@ -67,7 +67,7 @@ enum Owners {
 /// A server that asks whatever it likes, and its devices.
 struct Attack {
     test: TestFederation,
-    host: Option<Host>,
+    host: Option<TestHost>,
     exchange: Option<NetworkExchange>,
     devices: Vec<JoinHandle<()>>,
 }
@@ -102,7 +102,7 @@ impl Attack {
         let test = TestFederation::new(EXPERIMENT);
         assert_eq!(test.devices().len(), DEVICES as usize);
         let mut host = test.host().await;
-        let exchange = host.exchange(test.rules(), never());
+        let exchange = Some(host.exchange(test.rules(), never()));
         let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
         let undefended = owners == Owners::Undefended;
         let consent = Consent { reproducible: undefended, ..consent };
@@ -127,8 +127,8 @@ impl Attack {
         self.exchange = None;
         host.shut_down().await;
         let setup = Setup { address, ..self.test.setup() };
-        let mut host = Host::start(setup, &self.test.roster(&[])).await.unwrap();
-        self.exchange = host.exchange(self.test.rules(), never());
+        let mut host = start_host(setup, &self.test.roster(&[])).await;
+        self.exchange = Some(host.exchange(self.test.rules(), never()));
         self.host = Some(host);
     }
 

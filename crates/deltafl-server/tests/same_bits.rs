@@ -31,7 +31,7 @@ async fn both(experiment: &str) -> (Records, Records) {
     let certified = Certified::new(&test, "same-bits");
     let mut host = certified.host(test.setup()).await;
     let _swarm = certified.swarm(&test, host.address(), &options());
-    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never());
     let trained = tokio::task::spawn_blocking(move || {
         let (mut simulated, mut deployed) = (Records::default(), Records::default());
         test.simulate(&mut simulated);
@@ -138,7 +138,7 @@ async fn a_cohort_in_which_a_device_counts_twice_is_not_asked() {
         TestFederation::new(&PRIVATE.replace("cohort = 8", "cohort = 60\n    with_replacement = true"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
-    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never());
     let trained = tokio::task::spawn_blocking(move || test.train(&mut exchange, &mut Records::default()));
     let refused = format!("{:?}", trained.await.unwrap().unwrap_err());
     assert!(refused.contains("DrawnTwice"), "{refused}");

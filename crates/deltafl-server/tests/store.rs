@@ -82,7 +82,7 @@ async fn published_versions_stay_and_other_params_are_forgotten() {
         let bytes = store.blob(&models[4].blob).await.unwrap();
         assert_eq!(read_params(&bytes).unwrap().1, state(2).tracks[1].params);
         assert_eq!(bytes.len() as u64, models[4].bytes);
-        let first = BlobHash::of(&first.unwrap());
+        let first = BlobHash::for_bytes(&first.unwrap());
         assert!(store.blob(&first).await.is_err(), "the params of round 1 are gone");
     }
 }
@@ -121,8 +121,10 @@ async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_neare
         }
         let rounds = Store::open(&settings).await.unwrap().rounds(&federation, 1, 1, 2).await.unwrap();
         assert_eq!(rounds[0].timeline, phases);
-        let expected: Vec<_> =
-            losses(1).iter().map(|known| known.as_ref().and_then(PublishedLosses::of)).collect();
+        let expected: Vec<_> = losses(1)
+            .iter()
+            .map(|known| known.as_ref().and_then(PublishedLosses::from_distribution))
+            .collect();
         assert_eq!(rounds[0].losses, expected);
         assert_eq!(rounds[1].losses, [None, None, None]);
 

@@ -31,7 +31,7 @@ use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{
     Decline, FromDevice, FromServer, Hello, NewestRequest, Ready, from_device, from_server,
 };
-use fleet::{TestFederation, never, options, start_host};
+use fleet::{TestFederation, TestHost, never, options, start_host};
 use hostile::{Heard, Hostile, Withheld};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -129,7 +129,7 @@ async fn a_session_that_begins_while_the_server_shuts_down_is_refused() {
     assert!(matches!(drain.body, Some(from_server::Body::Drain(_))));
     second.say_hello(name(&test, 1)).await;
     let refused = timeout(SOON, second.answer).await.unwrap().unwrap().unwrap_err();
-    assert_eq!((refused.code(), refusals.of(Refusal::Closing)), (Code::Unavailable, 1), "{refused}");
+    assert_eq!((refused.code(), refusals.number_of(Refusal::Closing)), (Code::Unavailable, 1), "{refused}");
     timeout(2 * SOON, shutting_down).await.unwrap().unwrap();
     assert!(monitor.sessions().is_none_or(|sessions| sessions.sessions.is_empty()));
 }
@@ -193,7 +193,7 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let mut exchange = host.exchange(test.rules(), never()).unwrap();
+    let mut exchange = host.exchange(test.rules(), never());
     let waiting = tokio::task::spawn_blocking(move || exchange.reachable().map(drop));
     sleep(Duration::from_millis(50)).await;
     host.shut_down().await;
@@ -202,7 +202,7 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
 }
 
 /// A server that gives devices little time to become ready.
-async fn impatient(test: &TestFederation, limits: Limits) -> Host {
+async fn impatient(test: &TestFederation, limits: Limits) -> TestHost {
     let limits = Limits { ready_within: SHORT, ..limits };
     start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await
 }

@@ -177,7 +177,7 @@ pub enum ContractMismatch {
 
 impl DataContract {
     /// Returns the contract that a federation satisfies, with its normalisation and without a split.
-    pub fn of(federation: &Federation) -> Self {
+    pub fn from_federation(federation: &Federation) -> Self {
         let normalisation = federation
             .affine()
             .map(|affine| Normalisation { scale: affine.scale().to_vec(), shift: affine.shift().to_vec() });
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_contract_is_read_as_it_was_written_and_its_constants_keep_their_bits() {
         let whole = table(&[0.1, 7.0, 0.3, -1.0], &["no", "yes"]).normalised(Normalise::MeanRatio);
-        let contract = DataContract::of(&whole);
+        let contract = DataContract::from_federation(&whole);
         let read = DataContract::from_bytes(&contract.to_bytes()).unwrap();
         assert_eq!((&read, read.hash()), (&contract, contract.hash()));
         let fitted = read.fit(table(&[0.2, 5.0], &["no", "yes"])).unwrap();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn data_that_does_not_fit_says_where() {
-        let mut contract = DataContract::of(&table(&[0.1, 7.0], &["no", "yes"]));
+        let mut contract = DataContract::from_federation(&table(&[0.1, 7.0], &["no", "yes"]));
         let said = |contract: &DataContract, data| contract.fit(data).unwrap_err().to_string();
         let other = said(&contract, table(&[0.1, 7.0], &["no", "yes", "maybe"]));
         assert!(other.starts_with(r#"class "maybe" is not in the contract"#), "{other}");
@@ -344,7 +344,7 @@ mod tests {
     fn a_device_holds_out_what_the_simulation_holds_out() {
         let whole = table(&[0.0; 20], &["no", "yes"]);
         let split = WithinSplit::default();
-        let mut contract = DataContract::of(&whole);
+        let mut contract = DataContract::from_federation(&whole);
         contract.split = Some(split);
         let read = DataContract::from_bytes(&contract.to_bytes()).unwrap();
         let fitted = read.fit(whole.clone()).unwrap();
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn constants_that_are_none_are_refused() {
-        let mut contract = DataContract::of(&table(&[0.1, 7.0], &["no", "yes"]));
+        let mut contract = DataContract::from_federation(&table(&[0.1, 7.0], &["no", "yes"]));
         contract.normalisation = Some(Normalisation { scale: vec![1.0], shift: vec![0.0, 0.0] });
         assert!(DataContract::from_bytes(&contract.to_bytes()).is_err());
         assert!(DataContract::from_bytes(b"{}").is_err());

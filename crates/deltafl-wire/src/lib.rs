@@ -1,8 +1,7 @@
 //! The messages between the server and the devices of a federation, and their identities.
 //!
 //! The messages are defined in `proto/deltafl/v1/federation.proto`. This crate parses them once, into
-//! types that cannot hold an invalid value. It opens no socket and contains no database and no
-//! certificate authority: `deltafl-device` and `deltafl-server` implement the two ends.
+//! types that cannot hold an invalid value. It contains no database and no certificate authority: `deltafl-device` and `deltafl-server` implement the two ends.
 //!
 //! | module | contents |
 //! |---|---|
@@ -13,12 +12,14 @@
 //! | [`contract`] | shape and preprocessing of the examples |
 //! | [`threat`] | the threat assumptions that a server offers and a device requires |
 //! | [`card`], [`params_file`] | metadata of a model, and the file that contains it |
+//! | [`environment`] | network, clock and random numbers of a server or device |
 //! | [`loopback`] | a fleet with publicly derivable keys, for tests on one machine |
 
 pub mod card;
 mod codec;
 pub mod contract;
 pub mod enrolment;
+pub mod environment;
 mod fragments;
 pub mod identity;
 pub mod loopback;

@@ -1,17 +1,17 @@
-//! A TCP connection, with or without TLS.
+//! A connection, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-/// A TCP connection, with or without TLS.
-#[derive(Debug)]
+use crate::environment::ByteStream;
+
+/// A connection, with or without TLS.
 pub enum MaybeTls<T> {
     /// Without TLS, on one machine.
-    Plain(TcpStream),
+    Plain(Box<dyn ByteStream>),
     /// With TLS.
     Tls(Box<T>),
 }

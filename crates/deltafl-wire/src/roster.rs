@@ -4,7 +4,7 @@
 //! server that could invent devices could otherwise surround one device with its own.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use deltafl_secagg::draw::DrawCommitment;
@@ -12,6 +12,7 @@ use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use ed25519_dalek::{Signature, VerifyingKey};
 use prost::Message as _;
 
+use crate::environment::Clock;
 use crate::{Malformed, array, malformed, name, proto};
 
 /// The maximum size of a roster, in bytes. It allows about half a million devices.
@@ -71,19 +72,14 @@ pub struct RosterVersion {
 
 impl RosterVersion {
     /// Returns a version that expires after `lifetime` from now.
-    pub fn expiring_in(version: u64, lifetime: Duration) -> Self {
-        Self { version, expires: since_1970().saturating_add(lifetime).as_secs() }
+    pub fn expiring_in(version: u64, lifetime: Duration, clock: &dyn Clock) -> Self {
+        Self { version, expires: clock.since_1970().saturating_add(lifetime).as_secs() }
     }
 
     /// Returns the time until expiry, or `None` if the roster has expired.
-    pub fn time_left(&self) -> Option<Duration> {
-        Duration::from_secs(self.expires).checked_sub(since_1970()).filter(|left| !left.is_zero())
+    pub fn time_left(&self, clock: &dyn Clock) -> Option<Duration> {
+        Duration::from_secs(self.expires).checked_sub(clock.since_1970()).filter(|left| !left.is_zero())
     }
-}
-
-/// Returns the time since 1970, or zero if the clock is set before it.
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The devices of a federation.
@@ -270,6 +266,7 @@ mod tests {
     use ed25519_dalek::{Signer, SigningKey};
 
     use super::*;
+    use crate::environment::SystemClock;
 
     const EDITION: RosterVersion = RosterVersion { version: 7, expires: u64::MAX };
 
@@ -348,14 +345,14 @@ mod tests {
 
     #[test]
     fn an_edition_ends() {
-        assert_eq!(RosterVersion { version: 1, expires: 1 }.time_left(), None);
+        assert_eq!(RosterVersion { version: 1, expires: 1 }.time_left(&SystemClock), None);
         let hour = Duration::from_secs(3600);
         assert!(
-            RosterVersion::expiring_in(1, hour)
-                .time_left()
+            RosterVersion::expiring_in(1, hour, &SystemClock)
+                .time_left(&SystemClock)
                 .is_some_and(|left| left <= hour && left > hour / 2)
         );
-        assert!(EDITION.time_left().is_some());
+        assert!(EDITION.time_left(&SystemClock).is_some());
     }
 
     #[test]

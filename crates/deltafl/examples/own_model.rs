@@ -123,7 +123,7 @@ impl Model for Perceptron {
 }
 
 /// Prints the error of the test devices at each evaluation.
-fn print_errors(event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+fn print_errors(event: Event<'_>) -> ObserverResult {
     let Event::Evaluated { round, splits } = event else { return Ok(ControlFlow::Continue(())) };
     for split in splits.iter().filter(|split| split.split == Split::Test) {
         print!("{round:>5}");

@@ -13,29 +13,102 @@
 //! tables, pages and the server take the names of tracks from it. To add an algorithm, copy
 //! `fed_avg.rs` and add its line.
 
+use crate::aggregation::Aggregation;
 use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues};
 use crate::selection::{Everyone, Selection, WeightingKind};
 use crate::server_step::{Mean, ServerStep};
 use crate::superquantile::Conformity;
-use crate::trainer::Correction;
+use crate::trainer::{Correction, Personal};
 
+mod afl;
 pub mod alternating;
+mod apfl;
+mod composed;
 mod delta_fl;
+mod ditto;
+mod drfa;
+mod fed_adagrad;
 mod fed_adam;
 mod fed_avg;
+mod fed_avg_m;
+mod fed_dyn;
+mod fed_nova;
 mod fed_prox;
+mod fed_prox_adaptive;
+mod fed_yogi;
+mod fine_tuning;
+mod geometric_median;
+mod gifair;
+mod krum;
+mod median;
+mod prop_fair;
+mod q_ffl;
 mod scaffold;
+mod semi_vred;
+mod term;
 mod track;
+mod trimmed_mean;
 
+pub use afl::AFL;
+pub use apfl::APFL;
+pub use composed::{DELTA_FL_DITTO, DELTA_FL_FED_ADAM, DELTA_FL_FED_PROX, DELTA_FL_SCAFFOLD};
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
+pub use ditto::DITTO;
+pub use drfa::DRFA;
+pub use fed_adagrad::FED_ADAGRAD;
 pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
+pub use fed_avg_m::FED_AVG_M;
+pub use fed_dyn::{DYNAMIC_REGULARISER, FED_DYN};
+pub use fed_nova::FED_NOVA;
 pub use fed_prox::FED_PROX;
+pub use fed_prox_adaptive::FED_PROX_ADAPTIVE;
+pub use fed_yogi::FED_YOGI;
+pub use fine_tuning::FINE_TUNING;
+pub use geometric_median::GEOMETRIC_MEDIAN;
+pub use gifair::GIFAIR;
+pub use krum::KRUM;
+pub use median::MEDIAN;
+pub use prop_fair::PROP_FAIR;
+pub use q_ffl::Q_FFL;
 pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
+pub use semi_vred::SEMI_VRED;
+pub use term::TERM;
 pub use track::{Track, TrackLabel, track_names};
+pub use trimmed_mean::TRIMMED_MEAN;
 
 /// All algorithms that an experiment can name.
-pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM, &SCAFFOLD];
+pub static ALGORITHMS: &[&Algorithm] = &[
+    &FED_AVG,
+    &DELTA_FL,
+    &FED_PROX,
+    &FED_ADAM,
+    &SCAFFOLD,
+    &FED_AVG_M,
+    &FED_YOGI,
+    &FED_ADAGRAD,
+    &FED_PROX_ADAPTIVE,
+    &FED_NOVA,
+    &FED_DYN,
+    &Q_FFL,
+    &TERM,
+    &PROP_FAIR,
+    &SEMI_VRED,
+    &GIFAIR,
+    &AFL,
+    &DRFA,
+    &MEDIAN,
+    &TRIMMED_MEAN,
+    &GEOMETRIC_MEDIAN,
+    &KRUM,
+    &DELTA_FL_FED_ADAM,
+    &DELTA_FL_FED_PROX,
+    &DELTA_FL_SCAFFOLD,
+    &DELTA_FL_DITTO,
+    &DITTO,
+    &FINE_TUNING,
+    &APFL,
+];
 
 /// A training algorithm.
 #[derive(Debug)]
@@ -54,6 +127,20 @@ pub struct Algorithm {
     pub weightings: &'static [&'static WeightingKind],
     /// The corrections of local steps that its questions use.
     pub corrections: &'static [&'static Correction],
+    /// What its server must see.
+    pub requires: Requires,
+}
+
+/// What the server of an algorithm must see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requires {
+    /// Sums over the cohort. The algorithm works in private mode and in deployments.
+    Sums,
+    /// Sums over the cohort, and devices that a deployment does not have, for this reason. The
+    /// algorithm works in private mode.
+    Simulation(&'static str),
+    /// The answers of individual devices, for this reason. Only open simulations provide them.
+    Open(&'static str),
 }
 
 impl Algorithm {
@@ -66,7 +153,7 @@ impl Algorithm {
     }
 }
 
-/// What an algorithm is made of.
+/// The parts of an algorithm.
 pub struct AlgorithmParts {
     /// Which devices count, and how much.
     pub selection: Box<dyn Selection>,
@@ -74,22 +161,37 @@ pub struct AlgorithmParts {
     pub proximal: f32,
     /// The correction of the local steps.
     pub correction: Option<&'static Correction>,
+    /// The personal models of devices.
+    pub personal: Option<Personal>,
+    /// The aggregation of the updates of individual devices; `None` for their sum.
+    pub aggregation: Option<Box<dyn Aggregation>>,
     /// The server step, which computes w_{t+1} from the sum.
     pub server: Box<dyn ServerStep>,
     /// The mass of the devices that is kept, or 1 if every device counts.
     pub theta: Conformity,
 }
 
-/// Everyone counts, plain SGD, the weighted mean: what an algorithm changes a part of.
+/// The parts of FedAvg: every device counts, plain SGD, the weighted mean.
 impl Default for AlgorithmParts {
     fn default() -> Self {
         Self {
             selection: Box::new(Everyone),
             proximal: 0.0,
             correction: None,
+            personal: None,
+            aggregation: None,
             server: Box::new(Mean),
             theta: Conformity::FULL,
         }
+    }
+}
+
+impl AlgorithmParts {
+    /// Combines the selection of `self` with the local training and the server step of another
+    /// algorithm.
+    #[must_use]
+    pub fn trained_by(self, other: Self) -> Self {
+        Self { selection: self.selection, theta: self.theta, ..other }
     }
 }
 

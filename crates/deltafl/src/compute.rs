@@ -12,8 +12,9 @@ use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
+use crate::selection::Report;
 use crate::task::Task;
-use crate::trainer::{LocalPlan, TrainerError};
+use crate::trainer::{LocalPlan, PersonalMethod, TrainerError};
 
 mod threads;
 
@@ -44,6 +45,10 @@ pub struct UpdateTask<'a> {
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
     pub weight: f64,
+    /// The numbers that the device reports beside its update, if any.
+    pub report: Option<Report<'a>>,
+    /// The training of a personal model after the update, if any.
+    pub personal: Option<PersonalMethod>,
     /// The index of the sum to which the update is added.
     pub sum: usize,
 }

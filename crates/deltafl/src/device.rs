@@ -19,7 +19,7 @@ use crate::trainer::{LocalTask, TrainerError, Worker};
 mod contribution;
 mod loss_cache;
 
-pub(crate) use contribution::{Contribution, add_evaluation, add_update, mean_loss};
+pub(crate) use contribution::{Contribution, Share, add_evaluation, add_update, mean_loss};
 pub use loss_cache::LossCache;
 
 /// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
@@ -175,15 +175,16 @@ impl Member<'_> {
         own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
-        match Contribution::new(&query.ask, self.weight(key), loss) {
+        let held = self.examples.len() as u64;
+        match Contribution::new(&query.ask, self.weight(key), held, loss) {
             Contribution::Nothing => {}
             Contribution::Loss(query, loss) => query.answer(loss, sum),
-            Contribution::Update { plan, weight } => {
+            Contribution::Update { plan, weight, report } => {
                 let mut stream = self.randomness.stream(key, self.key);
                 let params = query.params.as_slice();
                 let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
-                let code = key.code();
-                if let Some(next) = add_update(&code, &task, weight, Some(own), &mut stream, worker, sum)? {
+                let (code, share) = (key.code(), Share { weight, report, personal: None });
+                if let Some(next) = add_update(&code, &task, share, Some(own), &mut stream, worker, sum)? {
                     *own = next;
                 }
             }

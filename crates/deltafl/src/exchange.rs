@@ -16,6 +16,7 @@ use crate::question::{Query, RoundKey};
 use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
+use crate::trainer::PersonalMethod;
 
 mod fleet;
 mod masked;
@@ -24,6 +25,7 @@ mod recall;
 mod simulation;
 
 use fleet::Fleet;
+pub use fleet::PersonalModels;
 pub use masked::SLOTS;
 pub use peers::{Alone, Peers, WorkDone};
 pub use simulation::Simulation;
@@ -63,9 +65,47 @@ pub struct Round<'a> {
     pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
-    /// The memories of simulated devices, one per requested update, or empty if no device has a
-    /// memory. Devices of a deployed federation keep their memories private.
-    pub own: &'a [DeviceMemories],
+    /// What a simulation adds to each requested update, or empty in a deployment.
+    pub own: &'a [SimulatedUpdate],
+}
+
+/// What a simulation adds to a requested update. Devices of a deployed federation keep their
+/// memories private and weigh themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SimulatedUpdate {
+    /// The memories of the devices.
+    pub memories: DeviceMemories,
+    /// A factor of the weight of each cohort member in the order of the cohort, if the server names
+    /// them.
+    pub shares: Option<Vec<f64>>,
+    /// The training of personal models.
+    pub personal: Option<PersonalMethod>,
+}
+
+impl SimulatedUpdate {
+    /// Returns the factor of the weight of a cohort member.
+    pub(crate) fn share(&self, member: usize) -> f64 {
+        self.shares.as_ref().and_then(|shares| shares.get(member)).copied().unwrap_or(1.0)
+    }
+}
+
+/// The loss of a device whose identity the server knows (open mode).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NamedLoss {
+    /// The device.
+    pub device: TrainIndex,
+    /// F_k(w) and α_k.
+    pub loss: DeviceLoss,
+}
+
+/// The answers of a cohort to a query, one per answering device in the order of the cohort, with
+/// their sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CohortAnswers {
+    /// The answers.
+    pub each: Vec<Vec<u64>>,
+    /// Their sum.
+    pub sum: CohortSum,
 }
 
 impl Round<'_> {
@@ -125,8 +165,8 @@ pub struct CohortSum {
     pub answered: u64,
     /// The traffic.
     pub traffic: Traffic,
-    /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
-    /// themselves.
+    /// The new memories of simulated devices, by their index among the training devices. Deployed
+    /// devices keep their memories private.
     pub remembered: Vec<(TrainIndex, AlgorithmState)>,
 }
 
@@ -195,6 +235,9 @@ pub enum ExchangeError {
         /// The error reported by the exchange.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The server sees sums only, but an algorithm needs the answer of each device.
+    #[error("an algorithm needs the update of each device, but the server sees sums only")]
+    SumsOnly,
     /// The transport of the exchange failed.
     #[error("{context}")]
     Transport {
@@ -242,14 +285,19 @@ pub trait Exchange {
 
     /// Returns F_k(w) of each answering cohort device, per params (open mode; Algorithm 2, lines
     /// 3–4). Devices with a non-finite loss are omitted.
-    fn losses(
+    fn losses(&mut self, round: &Round<'_>, params: &[&Params])
+    -> Result<Vec<Vec<NamedLoss>>, ExchangeError>;
+
+    /// Returns the sum of the answers over the cohort for each query.
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
+
+    /// Returns the answer of each device to each query (open mode). Fails with
+    /// [`ExchangeError::SumsOnly`] if the server of this exchange sees sums only.
+    fn each_answer(
         &mut self,
         round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
-
-    /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
+        queries: &[Query],
+    ) -> Result<Vec<CohortAnswers>, ExchangeError>;
 
     /// Returns the loss and metrics of every device of a split, per params. Returns `None` if
     /// devices keep them private.
@@ -258,4 +306,12 @@ pub trait Exchange {
         split: Split,
         params: &[&Params],
     ) -> Result<Option<SplitEvaluation>, ExchangeError>;
+
+    /// Returns the loss and metrics of every device of a split under its personal model, in the order
+    /// of [`evaluate`](Self::evaluate). Returns `None` if devices keep them private.
+    fn evaluate_personal(
+        &mut self,
+        split: Split,
+        models: &PersonalModels<'_>,
+    ) -> Result<Option<Vec<Evaluation>>, ExchangeError>;
 }

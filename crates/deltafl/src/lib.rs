@@ -68,6 +68,8 @@
 // Our tests compare floats for the same bits: that is the promise.
 #![cfg_attr(test, allow(clippy::float_cmp))]
 
+pub mod adversary;
+pub mod aggregation;
 pub mod algorithm;
 pub mod cohort;
 pub mod compute;

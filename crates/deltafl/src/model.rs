@@ -18,6 +18,7 @@ use crate::task::{Targets, Task};
 pub mod conv_net;
 mod definition;
 mod external;
+pub mod fourier;
 mod full;
 pub mod gru;
 mod layout;
@@ -33,6 +34,7 @@ mod tensors;
 pub use conv_net::{CONV_NET, ConvNet};
 pub use definition::{ModelDefinition, ModelMismatch, ModelRequest};
 pub use external::EXTERNAL;
+pub use fourier::FOURIER;
 pub use gru::{Embedding, GRU, Gru};
 pub use linear::{LINEAR, Linear};
 pub use logistic::{LOGISTIC, Logistic};
@@ -46,7 +48,7 @@ pub use tensors::{
 
 /// Every model that an experiment can name.
 pub static MODELS: &[&ModelDefinition] =
-    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &EXTERNAL];
+    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &FOURIER, &EXTERNAL];
 
 /// Returns the model of this name.
 pub fn find(kind: &str) -> Option<&'static ModelDefinition> {

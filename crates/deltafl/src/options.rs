@@ -90,6 +90,8 @@ impl Interval {
     pub const POSITIVE: Self = Self { least: 0.0, open: true, most: f64::INFINITY };
     /// 0 and numbers above.
     pub const NON_NEGATIVE: Self = Self { least: 0.0, open: false, most: f64::INFINITY };
+    /// Factors by which a value decays: from 0 to below 1.
+    pub const DECAY: Self = Self { least: 0.0, open: false, most: 1.0 - f64::EPSILON };
     /// Numbers from 0 to 1.
     pub const UNIT: Self = Self { least: 0.0, open: false, most: 1.0 };
 
@@ -179,6 +181,29 @@ impl OptionSpec {
         example: OptionValue,
     ) -> Self {
         Self { name, symbol: "", kind, default, levels: false, about, example }
+    }
+
+    /// A real number with a symbol and a default, which is also the example.
+    pub const fn real(
+        name: &'static str,
+        symbol: &'static str,
+        interval: Interval,
+        default: f64,
+        about: &'static str,
+    ) -> Self {
+        let value = OptionValue::Real(default);
+        let option = Self::new(name, OptionKind::Real(interval), OptionDefault::Value(value), about, value);
+        option.with_symbol(symbol)
+    }
+
+    /// The same option without a default: it must be given.
+    pub const fn required(self) -> Self {
+        Self { default: OptionDefault::Required, ..self }
+    }
+
+    /// The same option with levels: a list of values creates one track for each of them.
+    pub const fn with_levels(self) -> Self {
+        Self { levels: true, ..self }
     }
 
     /// The same option with a symbol.

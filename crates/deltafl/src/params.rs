@@ -10,6 +10,8 @@
 //! not finite:          [ 0 …,                       0,             0,  1 ]
 //! ```
 //!
+//! Numbers that a weighting reports are between the update and the weight, as α_k·r·2^24.
+//!
 //! with ω_k = 1, or g'_ν(F_k − η) ∈ [0, 1] if the tail is smoothed. Half a unit of 2^-24, divided
 //! by a weight of at least one example, is below the rounding of an `f32` parameter near 1. If
 //! updates are clipped, w_k − w is first multiplied by min(1, C/‖w_k − w‖), but the weight is not.
@@ -146,6 +148,27 @@ impl UpdateCode {
         params + FOOTER
     }
 
+    /// Returns ‖local − params‖² after clipping.
+    pub fn squared_norm(&self, params: &[f32], local: &[f32]) -> f64 {
+        let norm = norm(Granted::best(), &[(local, params)]);
+        let factor = self.clip.map_or(1.0, |clip| clip.factor(norm));
+        (factor * norm).powi(2)
+    }
+
+    /// Returns `true` if reported numbers fit into a sum.
+    pub fn fits(&self, reports: &[f64]) -> bool {
+        reports.iter().all(|number| (number * 2f64.powi(UPDATE_BITS)).abs() <= self.limit)
+    }
+
+    /// Adds reported numbers, which must fit, between the update and the footer.
+    pub fn add_reports(reports: &[f64], sum: &mut [u64]) {
+        let end = sum.len() - FOOTER;
+        for (sum, number) in sum[end - reports.len()..end].iter_mut().zip(reports) {
+            let code = (number * 2f64.powi(UPDATE_BITS)).round_ties_even();
+            *sum = sum.wrapping_add(code as i64 as u64);
+        }
+    }
+
     /// Counts a device that has no update to add.
     pub fn refuse(sum: &mut [u64]) {
         let refused = sum.len() - 1;
@@ -218,7 +241,10 @@ fn norm(kernel: Granted, parts: &[(&[f32], &[f32])]) -> f64 {
 
 /// The sum of the updates of a cohort.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpdateSum(Vec<u64>);
+pub struct UpdateSum {
+    values: Vec<u64>,
+    reports: usize,
+}
 
 /// A sum of updates whose length does not match the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -233,8 +259,20 @@ pub struct WrongLength {
 impl UpdateSum {
     /// Decodes the sum of encoded updates of `params` parameters.
     pub fn new(sum: Vec<u64>, params: usize) -> Result<Self, WrongLength> {
-        let expected = UpdateCode::len(params);
-        if sum.len() == expected { Ok(Self(sum)) } else { Err(WrongLength { expected, got: sum.len() }) }
+        Self::with_reports(sum, params, 0)
+    }
+
+    /// Decodes the sum of encoded updates of `params` parameters with this many reported numbers.
+    pub fn with_reports(values: Vec<u64>, params: usize, reports: usize) -> Result<Self, WrongLength> {
+        let (expected, got) = (UpdateCode::len(params) + reports, values.len());
+        if got == expected { Ok(Self { values, reports }) } else { Err(WrongLength { expected, got }) }
+    }
+
+    /// Returns Σ α_k·r over the tail for each number r that devices report.
+    pub fn reports(&self) -> Vec<f64> {
+        let end = self.values.len() - FOOTER;
+        let decoded = |&sum: &u64| sum as i64 as f64 * 2f64.powi(-UPDATE_BITS);
+        self.values[end - self.reports..end].iter().map(decoded).collect()
     }
 
     /// Returns Σ α_k·ω_k over the tail.
@@ -242,11 +280,21 @@ impl UpdateSum {
         self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
     }
 
+    /// Replaces the weighted mean of the updates. The weight stays, and so do the reports.
+    #[must_use]
+    pub fn with_mean(mut self, mean: &[f64]) -> Self {
+        let scale = self.tail_weight() * 2f64.powi(UPDATE_BITS);
+        for (sum, entry) in self.values.iter_mut().zip(mean) {
+            *sum = (entry * scale).round_ties_even() as i64 as u64;
+        }
+        self
+    }
+
     /// Returns the weighted mean of the updates, or `None` if the sum contains no device.
     pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
         let weight = self.tail_weight();
         let scale = 2f64.powi(-UPDATE_BITS) / weight;
-        let entries = &self.0[..self.0.len() - FOOTER];
+        let entries = &self.values[..self.values.len() - FOOTER - self.reports];
         (weight > 0.0).then(|| entries.iter().map(move |&sum| sum as i64 as f64 * scale))
     }
 
@@ -268,7 +316,7 @@ impl UpdateSum {
     }
 
     fn footer(&self, i: usize) -> u64 {
-        self.0[self.0.len() - FOOTER + i]
+        self.values[self.values.len() - FOOTER + i]
     }
 }
 

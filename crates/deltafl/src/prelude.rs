@@ -11,4 +11,4 @@ pub use crate::kernel::Isa;
 pub use crate::model::{Batch, Model, ModelSpec, Score};
 pub use crate::superquantile::Conformity;
 pub use crate::trainer::{Sgd, Work};
-pub use crate::training::{Event, Observer, ObserverError, Plan, Records, State, train};
+pub use crate::training::{Event, Observer, ObserverError, ObserverResult, Plan, Records, State, train};

@@ -164,7 +164,9 @@ impl Ask {
     pub fn answer_len(&self, params: usize) -> usize {
         match self {
             Self::Quantile(query) => query.len(),
-            Self::Update { plan, .. } => UpdateCode::len(params * (1 + plan.sent())),
+            Self::Update { plan, weighting } => {
+                UpdateCode::len(params * (1 + plan.sent())) + weighting.kind().reports.len()
+            }
             Self::Evaluation(measures) => evaluation::answer_len(measures),
         }
     }

@@ -1,6 +1,13 @@
 //! The server step, the third part of an algorithm: it computes w_{t+1} from the sum of a round.
 //!
-//! [`Mean`] is Algorithm 2, line 9. A step that remembers (momentum, Adam) keeps its vectors in the track's [`AlgorithmState`].
+//! [`Mean`] is Algorithm 2, line 9. A step with state ([`Momentum`], [`Adaptive`]) stores its vectors
+//! in the track's [`AlgorithmState`].
+
+mod adaptive;
+mod momentum;
+
+pub use adaptive::{Adaptive, SecondMoment};
+pub use momentum::Momentum;
 
 use crate::memory::AlgorithmState;
 use crate::params::{Params, UpdateSum};
@@ -12,11 +19,13 @@ pub struct ServerStepInput<'a> {
     pub params: &'a Params,
     /// N, the number of training devices.
     pub devices: usize,
+    /// γ_t, the learning rate of the devices.
+    pub learning_rate: f64,
 }
 
 /// Computes w_{t+1} from the sum of a round.
 pub trait ServerStep: Send + Sync {
-    /// w_{t+1}; `None` when the sum is over nobody and w stays.
+    /// Returns w_{t+1}, or `None` if the sum contains no device. Then w stays.
     fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut AlgorithmState)
     -> Option<Params>;
 }

@@ -33,6 +33,10 @@ pub enum Purpose {
     Faults = 10,
     /// The track for which a device answers, if the tracks divide the cohort.
     Apart = 11,
+    /// Devices of a cohort that an algorithm draws by their weights.
+    Selection = 12,
+    /// The devices that lie.
+    Adversary = 13,
 }
 
 /// A stream of random numbers for one purpose.

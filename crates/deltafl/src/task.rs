@@ -108,7 +108,7 @@ impl Metric {
     }
 
     /// Converts a value for tables: a fraction to percent, others unchanged.
-    pub fn shown(&self, value: f64) -> f64 {
+    pub fn display_value(&self, value: f64) -> f64 {
         if self.unit == Unit::Share { 100.0 * value } else { value }
     }
 

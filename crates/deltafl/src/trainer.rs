@@ -16,14 +16,16 @@ use crate::data::{BatchBuffer, Examples};
 use crate::device::BLOCK;
 use crate::kernel::Aligned;
 use crate::memory::AlgorithmState;
-use crate::model::{Model, Score, Step, Tensor};
+use crate::model::{Batch, Model, Score, Step, Tensor};
 use crate::params::Params;
 use crate::stream::Stream;
 use crate::task::Task;
 
 mod correction;
+mod personal;
 
 pub use correction::{Correction, LocalResult};
+pub use personal::{PERSONAL, Personal, PersonalMethod};
 
 /// The amount of local training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +129,18 @@ pub trait Worker: Send {
         own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError>;
+
+    /// Trains the personal model of a device after its update, and stores it in `own`. Fails if the
+    /// worker does not train personal models.
+    fn personalise(
+        &mut self,
+        _task: &LocalTask<'_>,
+        _method: PersonalMethod,
+        _own: &mut AlgorithmState,
+        _stream: &mut Stream,
+    ) -> Result<(), TrainerError> {
+        Err("this trainer does not train personal models".into())
+    }
 }
 
 /// A local update to compute.
@@ -215,6 +229,9 @@ struct Workspace {
     /// The vector that every step adds to the gradient step, in working form, if there is a
     /// proximal term or a correction.
     pull: Aligned,
+    /// The personal params and their mixture with the shared ones, in working form.
+    personal: Aligned,
+    mixture: Aligned,
     scratch: Aligned,
     local: Vec<f32>,
     order: Vec<u32>,
@@ -241,35 +258,60 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;
-        let Workspace { working, scratch, .. } = &mut self.memory;
+        let working = &mut self.memory.working;
         working.resize(self.model.working_len());
         self.model.load(params, working);
-        // The scratch size depends on the largest possible step, not on the plan.
-        let longest = match plan.work {
-            Work::Epochs(_) => plan.batch.min(examples.len()),
-            Work::Steps(_) => plan.batch,
-        };
-        scratch.resize(self.model.step_scratch_len(longest));
         self.set_pull(task, own);
-        match plan.work {
-            Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
-            Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
-        }
+        self.train(examples, plan, None, stream);
         let Workspace { working, local, .. } = &mut self.memory;
         local.resize(self.model.num_params() * (1 + plan.sent()), 0.0);
         let (local, changes) = local.split_at_mut(self.model.num_params());
         self.model.store(working, local);
         if let Some(correction) = plan.correction {
             let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate };
+            let proximal = plan.proximal;
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate, proximal };
             (correction.finish)(&trained, own, changes);
         }
         Ok(&self.memory.local)
     }
+
+    fn personalise(
+        &mut self,
+        task: &LocalTask<'_>,
+        method: PersonalMethod,
+        own: &mut AlgorithmState,
+        stream: &mut Stream,
+    ) -> Result<(), TrainerError> {
+        self.model.load(task.params, &mut self.memory.working);
+        let from = own.vector(PERSONAL).map_or(task.params, Params::as_slice);
+        let mut personal = vec![0.0; task.params.len()];
+        match method {
+            PersonalMethod::FineTuned => return Ok(()),
+            PersonalMethod::Regularised { proximal } => {
+                let plan = LocalPlan { proximal, correction: None, ..*task.plan };
+                // The pull is towards w_t, which is loaded.
+                self.set_pull(&LocalTask { plan: &plan, ..*task }, own);
+                self.model.load(from, &mut self.memory.working);
+                self.train(task.examples, &plan, None, stream);
+                self.model.store(&self.memory.working, &mut personal);
+            }
+            PersonalMethod::Mixed { share } => {
+                let plan = LocalPlan { proximal: 0.0, correction: None, ..*task.plan };
+                self.memory.personal.resize(self.model.working_len());
+                self.memory.mixture.resize(self.model.working_len());
+                self.model.load(from, &mut self.memory.personal);
+                self.train(task.examples, &plan, Some(share), stream);
+                self.model.store(&self.memory.personal, &mut personal);
+            }
+        }
+        own.set_vector(PERSONAL, personal.into());
+        Ok(())
+    }
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
-    /// What every step adds beside the gradient: γ(μw_t − drift).
+    /// Computes the vector that every step adds to the gradient step: γ(μw_t − drift).
     fn set_pull(&mut self, task: &LocalTask<'_>, own: &AlgorithmState) {
         let Workspace { working, pull, local, .. } = &mut self.memory;
         let LocalTask { params, plan, .. } = task;
@@ -296,26 +338,55 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
+    /// Runs the steps of a plan on the loaded params. With a share, each step also trains the personal
+    /// params within their mixture with the loaded ones.
+    fn train(&mut self, examples: &Examples<'_>, plan: &LocalPlan, share: Option<f32>, stream: &mut Stream) {
+        // The scratch size depends on the largest possible step, not on the plan.
+        let longest = match plan.work {
+            Work::Epochs(_) => plan.batch.min(examples.len()),
+            Work::Steps(_) => plan.batch,
+        };
+        self.memory.scratch.resize(self.model.step_scratch_len(longest));
+        match plan.work {
+            Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, share, stream)),
+            Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, share, stream)),
+        }
+    }
+
     /// Runs one pass over a shuffle of the examples.
-    fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
-        let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;
+    fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, share: Option<f32>, stream: &mut Stream) {
+        let Workspace { working, pull, scratch, order, batch, personal, mixture, .. } = &mut self.memory;
         order.clear();
         order.extend(0..examples.len() as u32);
         stream.shuffle(order);
         for indices in order.chunks(plan.batch) {
             (self.before_step)();
             let batch = batch.gather(examples, indices.iter().map(|&i| i as usize));
+            if let Some(share) = share {
+                let own = MixedParams { shared: working, personal, mixture, share };
+                own.step(self.model, batch, step(plan, pull), scratch);
+            }
             self.model.step(working, batch, step(plan, pull), scratch);
         }
     }
 
     /// Runs one step on ξ ~ q_k.
-    fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
+    fn drawn_step(
+        &mut self,
+        examples: &Examples<'_>,
+        plan: &LocalPlan,
+        share: Option<f32>,
+        stream: &mut Stream,
+    ) {
         (self.before_step)();
-        let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;
+        let Workspace { working, pull, scratch, order, batch, personal, mixture, .. } = &mut self.memory;
         order.clear();
         order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));
         let batch = batch.gather(examples, order.iter().map(|&i| i as usize));
+        if let Some(share) = share {
+            let own = MixedParams { shared: working, personal, mixture, share };
+            own.step(self.model, batch, step(plan, pull), scratch);
+        }
         self.model.step(working, batch, step(plan, pull), scratch);
     }
 }
@@ -323,4 +394,29 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 fn step<'a>(plan: &LocalPlan, pull: &'a [f32]) -> Step<'a> {
     let pulled = plan.proximal > 0.0 || plan.correction.is_some();
     Step { learning_rate: plan.learning_rate, l2: plan.l2 + plan.proximal, pull: pulled.then_some(pull) }
+}
+
+/// Personal params within a mixture with the shared ones, in working form.
+struct MixedParams<'a> {
+    shared: &'a [f32],
+    personal: &'a mut [f32],
+    /// Scratch memory for the mixture.
+    mixture: &'a mut [f32],
+    /// a, the share of the personal params in the mixture.
+    share: f32,
+}
+
+impl MixedParams<'_> {
+    /// Moves the personal params v by −γ a ∇f(a v + (1 − a) w).
+    fn step<T: Model + ?Sized>(self, model: &T, batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
+        let Self { shared, personal, mixture, share } = self;
+        let mixed = |v: f32, w: f32| share * v + (1.0 - share) * w;
+        for ((mixture, &v), &w) in mixture.iter_mut().zip(&*personal).zip(shared) {
+            *mixture = mixed(v, w);
+        }
+        model.step(mixture, batch, step, scratch);
+        for ((&moved, v), &w) in mixture.iter().zip(personal).zip(shared) {
+            *v += share * (moved - mixed(*v, w));
+        }
+    }
 }

@@ -5,7 +5,6 @@
 //! one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no clock, no file and no
 //! thread: it asks an [`Exchange`] and sends each [`Event`] to an [`Observer`].
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,15 +13,20 @@ use crate::algorithm::Track;
 use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
-use crate::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, Traffic};
+use crate::exchange::{
+    CohortAnswers, CohortMember, Evaluation, Exchange, ExchangeError, PersonalModels, Reachable, Round,
+    Traffic,
+};
 use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
-use crate::question::{Ask, Query};
+use crate::question::{Ask, RoundKey};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
 use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
+use crate::terms::Terms;
+use crate::trainer::{LocalPlan, Personal};
 
 mod event;
 mod held_out;
@@ -30,12 +34,17 @@ mod learning;
 mod local;
 mod plan;
 mod records;
+mod updates;
 
-pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
+pub use self::event::{
+    Event, LossReporting, Observer, ObserverError, ObserverResult, SharedObserver, TrainOptions,
+    TrainingObserver,
+};
 use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
+use self::updates::{AskedUpdates, aggregated, simulated_update, update_queries};
 
 /// Where a run stands: all that a checkpoint holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -171,7 +180,7 @@ pub fn train(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     train_with(exchange, plan, state, TrainOptions::default(), observer)
 }
@@ -186,11 +195,11 @@ pub fn train_with(
     plan: &Plan,
     state: &mut State,
     options: TrainOptions,
-    observer: &mut dyn Observer,
+    observer: &mut TrainingObserver<'_>,
 ) -> Result<Outcome, TrainingError> {
     let mut events = EventSink { observer, stop: false };
     if state.round == 0 {
-        evaluate(exchange, state, &mut events)?;
+        evaluate(exchange, plan, state, &mut events)?;
         if events.stop {
             events.send(Event::Checkpoint { state })?;
         }
@@ -214,7 +223,7 @@ pub fn train_with(
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
         if evaluated {
-            evaluate(exchange, state, &mut events)?;
+            evaluate(exchange, plan, state, &mut events)?;
         }
         if evaluated || events.stop || options.checkpoint_every_round {
             events.send(Event::Checkpoint { state })?;
@@ -224,12 +233,12 @@ pub fn train_with(
 }
 
 /// Sends events to an observer and stores its wish to stop.
-struct EventSink<'a> {
-    observer: &'a mut dyn Observer,
+struct EventSink<'a, 'o> {
+    observer: &'a mut TrainingObserver<'o>,
     stop: bool,
 }
 
-impl EventSink<'_> {
+impl EventSink<'_, '_> {
     fn send(&mut self, event: Event<'_>) -> Result<(), TrainingError> {
         self.stop |= self.observer.handle(event).map_err(TrainingError::Observer)?.is_break();
         Ok(())
@@ -308,27 +317,37 @@ fn one_round(
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state, training.clone());
-    let own: Vec<DeviceMemories> =
-        state.tracks[training.clone()].iter().map(|at| at.devices.clone()).collect();
-    let updates = held_out.with(exchange, &Round { own: &own, ..round }, queries.clone())?;
+    let own = training.clone().map(|i| simulated_update(plan, state, cohort, i)).collect();
+    let asked = AskedUpdates { plan, first: training.start, queries: &queries, own };
+    let updates = asked.answers(exchange, &round, &mut held_out)?;
     let devices = exchange.devices();
     let mut records = Vec::with_capacity(training.len());
-    for ((i, query), update) in training.zip(&queries).zip(updates) {
+    for ((i, query), CohortAnswers { each, sum: update }) in training.zip(&queries).zip(updates) {
         phases[i].traffic += update.traffic;
         phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
-        let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
-            .map_err(|source| TrainingError::Update { round: round.index, source })?;
+        let Ask::Update { weighting, plan: local } = &query.ask else { continue };
+        let (entries, reports) = (at.params.len() * (1 + query.sent.len()), weighting.kind().reports.len());
+        let decoded = |values| {
+            UpdateSum::with_reports(values, entries, reports)
+                .map_err(|source| TrainingError::Update { round: round.index, source })
+        };
+        let mut sum = decoded(update.values)?;
+        if let Some(aggregation) = &track.aggregation {
+            let each = each.into_iter().map(decoded).collect::<Result<Vec<UpdateSum>, _>>()?;
+            sum = aggregated(&**aggregation, sum, &each);
+        }
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
-        if let Some(params) =
-            track.server.apply(&ServerStepInput { params: &at.params, devices }, &sum, &mut at.memory)
-        {
+        let input =
+            ServerStepInput { params: &at.params, devices, learning_rate: local.learning_rate.into() };
+        if let Some(params) = track.server.apply(&input, &sum, &mut at.memory) {
             at.params = params;
         }
         // Where the tracks divide the cohort, so many devices answered for this one, on average.
         let answered = update.answered / terms.divided_among();
         let turn = terms.turn(round.index);
-        let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
+        let summed =
+            SummedTail { round: turn, answered, tail_weight: sum.tail_weight(), reports: &sum.reports() };
         track.selection.observe(&summed, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
     }
@@ -336,25 +355,10 @@ fn one_round(
     state.round += 1;
     let version = terms.cycle(round.index).start;
     for record in &mut records {
-        record.tell(held_out.told(version, plan.held_out, record.track));
-        record.tell(last.told(plan.rounds, plan.held_out, record.track));
+        record.add(held_out.evaluation(version, plan.held_out, record.track));
+        record.add(last.evaluation(plan.rounds, plan.held_out, record.track));
     }
     Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
-}
-
-/// The update that each of these tracks asks of the cohort.
-fn update_queries(plan: &Plan, state: &State, training: Range<usize>) -> Vec<Query> {
-    let turn = plan.terms.turn(state.round);
-    let of_track = |i: usize| {
-        let (track, at) = (&plan.tracks[i], &state.tracks[i]);
-        let weighting = track.selection.weighting(&at.memory);
-        let plan = plan.local.plan(turn, track);
-        let zero = || Params::from(vec![0.0; at.params.len()]);
-        let names = plan.correction.map_or(&[][..], |correction| correction.sent);
-        let sent = names.iter().map(|name| at.memory.vector(name).cloned().unwrap_or_else(zero)).collect();
-        Query { sent, ..Query::new(at.params.clone(), Ask::Update { weighting, plan }).of_track(i) }
-    };
-    training.map(of_track).collect()
 }
 
 fn record(
@@ -388,9 +392,9 @@ fn record(
 }
 
 impl RoundRecord {
-    /// Adds what the cohort told of the examples that it holds out, and what it cost.
-    fn tell(&mut self, (told, cost): (Option<CohortEvaluation>, Traffic)) {
-        self.evaluations.extend(told);
+    /// Adds an evaluation on held-out examples and its traffic.
+    fn add(&mut self, (evaluation, cost): (Option<CohortEvaluation>, Traffic)) {
+        self.evaluations.extend(evaluation);
         self.sums += cost.sums;
         self.messages += cost.messages;
         self.bytes_up += cost.bytes_up;
@@ -398,20 +402,46 @@ impl RoundRecord {
     }
 }
 
-/// Evaluates every device under every track, where the devices tell; those held out for validation, where there are any,
-/// come last.
+/// Evaluates every device under every track, if the devices of the exchange publish their metrics.
+/// Validation devices come last, if there are any.
 fn evaluate(
     exchange: &mut dyn Exchange,
+    plan: &Plan,
     state: &State,
-    events: &mut EventSink<'_>,
+    events: &mut EventSink<'_, '_>,
 ) -> Result<(), TrainingError> {
     let mut splits = Vec::with_capacity(3);
     for split in [Split::Train, Split::Test, Split::Validation] {
-        splits.extend(exchange.evaluate(split, &state.params())?);
+        let Some(mut evaluation) = exchange.evaluate(split, &state.params())? else { continue };
+        for (i, track) in plan.tracks.iter().enumerate() {
+            if let Some(personal) = track.personal.filter(|personal| personal.is_evaluated)
+                && let Some(devices) = personal_evaluation(exchange, plan, state, split, (i, personal))?
+            {
+                evaluation.tracks[i] = devices;
+            }
+        }
+        splits.push(evaluation);
     }
     splits.retain(|evaluation| evaluation.split != Split::Validation || !evaluation.devices.is_empty());
     if splits.is_empty() {
         return Ok(());
     }
     events.send(Event::Evaluated { round: state.round, splits: &splits })
+}
+
+/// Evaluates the personal models of a track.
+fn personal_evaluation(
+    exchange: &mut dyn Exchange,
+    plan: &Plan,
+    state: &State,
+    split: Split,
+    (i, personal): (usize, Personal),
+) -> Result<Option<Vec<Evaluation>>, TrainingError> {
+    let (at, turn) = (&state.tracks[i], plan.terms.turn(state.round));
+    let local = LocalPlan { correction: None, ..plan.local.plan(turn, &plan.tracks[i]) };
+    let terms = Terms { clip: None, ..plan.terms };
+    let key = RoundKey { run: 0, seed: state.seed, round: state.round, members: 1, terms };
+    let (params, memories, method) = (&at.params, &at.devices, personal.method);
+    let models = PersonalModels { params, memories, method, plan: &local, key };
+    Ok(exchange.evaluate_personal(split, &models)?)
 }

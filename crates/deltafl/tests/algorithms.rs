@@ -55,10 +55,20 @@ fn distance(a: &Params, b: &Params) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
+#[path = "algorithms/behaviour.rs"]
+mod behaviour;
 #[path = "algorithms/clipping.rs"]
 mod clipping;
+#[path = "algorithms/identities.rs"]
+mod identities;
+#[path = "algorithms/numpy.rs"]
+mod numpy;
+#[path = "algorithms/personal.rs"]
+mod personal;
 #[path = "algorithms/scaffold.rs"]
 mod scaffold;
+#[path = "algorithms/small.rs"]
+mod small;
 
 #[test]
 fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {

@@ -9,7 +9,9 @@ mod peers;
 
 use std::num::NonZeroUsize;
 
-use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{
+    AFL, Algorithm, DITTO, DRFA, EtaRule, FED_DYN, FED_NOVA, KRUM, Q_FFL, Quantile, SCAFFOLD, Tail, Track,
+};
 use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -79,6 +81,9 @@ fn private(kind: PrivateQuantile, tail: Tail) -> Tail {
 
 fn all_algorithms() -> Vec<Track> {
     let nu = Some(0.1.try_into().unwrap());
+    let of = |algorithm: &Algorithm| {
+        Track::from_options(algorithm, &algorithm.options_with([]).unwrap(), 0.0).unwrap()
+    };
     vec![
         Track::fed_avg(),
         half().into(),
@@ -86,14 +91,26 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
+        of(&SCAFFOLD),
+        of(&Q_FFL),
+        of(&FED_NOVA),
+        of(&FED_DYN),
+        of(&DITTO),
     ]
+}
+
+/// Algorithms whose server sees the answers of individual devices.
+fn open_algorithms() -> Vec<Track> {
+    let of = |algorithm: &Algorithm| {
+        Track::from_options(algorithm, &algorithm.options_with([]).unwrap(), 0.0).unwrap()
+    };
+    [&AFL, &DRFA, &KRUM].map(of).into_iter().chain(all_algorithms()).collect()
 }
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let federation = federation();
-    let plan = plan(all_algorithms());
+    let plan = plan(open_algorithms());
     let one = run(&federation, &plan, 1);
     for threads in [2, 5] {
         let more = run(&federation, &plan, threads);
@@ -160,7 +177,7 @@ fn at_table(size: usize, federation: &Federation, plan: &Plan, is_masked: bool) 
 #[test]
 fn any_number_of_processes_gives_the_same_bits() {
     let federation = federation();
-    let plan = plan(all_algorithms());
+    let plan = plan(open_algorithms());
     let one = run(&federation, &plan, 1);
     for size in [2, 3] {
         for records in at_table(size, &federation, &plan, false) {
@@ -247,6 +264,19 @@ fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
     };
     assert!(bytes(&masked).0 > bytes(&plain).0, "keys and shares come on top of the inputs");
     assert!(bytes(&masked).1 > bytes(&plain).1, "the params go down under masks too");
+}
+
+#[test]
+fn masked_sums_give_no_answers_of_individual_devices() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let krum = Track::from_options(&KRUM, &KRUM.options_with([]).unwrap(), 0.0).unwrap();
+    let plan = plan(vec![Track::fed_avg(), krum]);
+    let mut state = plan.start(7, &trainer);
+    let refused = train(&mut exchange.masked(0.0), &plan, &mut state, &mut Records::default());
+    assert!(matches!(refused, Err(TrainingError::Exchange(ExchangeError::SumsOnly))), "{refused:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use deltafl::task::{RegressionLoss, Targets};
 struct State(HashMap<String, NamedTensor>);
 
 impl State {
-    fn of(model: &dyn Model, params: &[f32]) -> Self {
+    fn new(model: &dyn Model, params: &[f32]) -> Self {
         let state = state_dict(model, params);
         assert_eq!(from_state_dict(model, &state).unwrap(), params);
         let mut shuffled = state.clone();
@@ -119,18 +119,18 @@ fn linear_models_are_a_full_layer() {
         let linear = Linear::new(7, 4, Isa::detect());
         let linear = if intercept { linear.with_intercept() } else { linear };
         let (loss, params) = ours(&linear, Inputs::Dense(&x), Targets::Classes(&[2]));
-        let logits = State::of(&linear, &params).linear("fc.weight", "fc.bias", &wide(&x));
+        let logits = State::new(&linear, &params).linear("fc.weight", "fc.bias", &wide(&x));
         assert_near(loss, cross_entropy(&logits, 2));
 
         let logistic = Logistic::new(7, Isa::detect());
         let logistic = if intercept { logistic.with_intercept() } else { logistic };
         let (loss, params) = ours(&logistic, Inputs::Dense(&x), Targets::Classes(&[1]));
-        let logit = State::of(&logistic, &params).linear("fc.weight", "fc.bias", &wide(&x));
+        let logit = State::new(&logistic, &params).linear("fc.weight", "fc.bias", &wide(&x));
         assert_near(loss, logistic_loss(logit[0], 1));
 
         let regression = Regression::new(7, RegressionLoss::Squared, intercept, Isa::detect());
         let (loss, params) = ours(&regression, Inputs::Dense(&x), Targets::Values(&[0.25]));
-        let y = State::of(&regression, &params).linear("fc.weight", "fc.bias", &wide(&x));
+        let y = State::new(&regression, &params).linear("fc.weight", "fc.bias", &wide(&x));
         assert_near(loss, 0.5 * (y[0] - 0.25).powi(2));
     }
 }
@@ -140,7 +140,7 @@ fn the_convolutional_network_is_two_convolutions_and_a_full_layer() {
     let model = ConvNet::new(16, [3, 4], 5, Isa::detect());
     let x = normals(256, 2);
     let (loss, params) = ours(&model, Inputs::Dense(&x), Targets::Classes(&[3]));
-    let state = State::of(&model, &params);
+    let state = State::new(&model, &params);
     let (maps, side) = state.conv_pool("conv1", &[wide(&x)], 16);
     let (maps, _) = state.conv_pool("conv2", &maps, side);
     let logits = state.linear("fc.weight", "fc.bias", &maps.concat());
@@ -154,7 +154,7 @@ fn the_lstm_is_torchs_lstm() {
     let model = Lstm::new(WordVectors { dim, values: vectors.clone().into() }, len, hidden, Isa::detect());
     let words = [1, 5, 0, 2];
     let (loss, params) = ours(&model, Inputs::Tokens(&words), Targets::Classes(&[0]));
-    let state = State::of(&model, &params);
+    let state = State::new(&model, &params);
     let (mut h, mut c) = (vec![0.0; hidden], vec![0.0; hidden]);
     for word in words.map(|word| word as usize) {
         let x = wide(&vectors[word * dim..(word + 1) * dim]);
@@ -177,7 +177,7 @@ fn the_gru_is_torchs_gru() {
         let model = Gru::new(len, alphabet, embedding, hidden, alphabet, Isa::detect());
         let symbols = [1, 5, 0, 2];
         let (loss, params) = ours(&model, Inputs::Tokens(&symbols), Targets::Classes(&[4]));
-        let state = State::of(&model, &params);
+        let state = State::new(&model, &params);
         let mut h = vec![0.0; hidden];
         for symbol in symbols.map(|symbol| symbol as usize) {
             let x = match embedding {

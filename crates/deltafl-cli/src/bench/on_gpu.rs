@@ -64,7 +64,17 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
     let devices = federation.devices();
     let task = |device| {
         let weight = federation.example_count(device) as f64;
-        UpdateTask { device, params: &params, sent: &[], own: None, plan: &plan, weight, sum: 0 }
+        UpdateTask {
+            device,
+            params: &params,
+            sent: &[],
+            own: None,
+            plan: &plan,
+            weight,
+            report: None,
+            personal: None,
+            sum: 0,
+        }
     };
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
     let cohort_devices: Vec<FederationIndex> = devices.clone().collect();

@@ -138,16 +138,17 @@ fn cells(metric: &Metric, track: &TrackView) -> [String; 7] {
     let digits = if metric.unit == Unit::Share { 2 } else { 3 };
     let percent = |tau: u8| {
         let figure = track.error.and_then(|figures| figures.percentile(tau));
-        figure.map_or_else(|| "–".to_owned(), |figure| format!("{:.digits$}", metric.shown(figure)))
+        figure.map_or_else(|| "–".to_owned(), |figure| format!("{:.digits$}", metric.display_value(figure)))
     };
     let tail = if track.cohort > 0 { format!("{}/{}", track.tail, track.cohort) } else { "–".to_owned() };
     [
         track.label.clone(),
         tail,
         track.eta.map_or_else(|| "–".to_owned(), |eta| format!("{eta:.4}")),
-        track
-            .error
-            .map_or_else(|| "–".to_owned(), |figures| format!("{:.digits$}", metric.shown(figures.mean))),
+        track.error.map_or_else(
+            || "–".to_owned(),
+            |figures| format!("{:.digits$}", metric.display_value(figures.mean)),
+        ),
         percent(50),
         percent(90),
         percent(95),

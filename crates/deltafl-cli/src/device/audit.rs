@@ -34,7 +34,7 @@ struct Read {
 }
 
 impl Read {
-    fn of(path: &Path) -> Result<Self> {
+    fn open(path: &Path) -> Result<Self> {
         let read = Transcript::read(path);
         let (head, events) =
             read.map_err(|e| bad_input("the transcript is not to be believed").because(e))?;
@@ -76,8 +76,8 @@ impl Read {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let one = Read::of(&args.transcript)?;
-    let other = args.other.as_deref().map(Read::of).transpose()?;
+    let one = Read::open(&args.transcript)?;
+    let other = args.other.as_deref().map(Read::open).transpose()?;
     let events = other.as_ref().map_or(&[][..], |other| &other.events);
     let (common, found) = conflicts(&one.events, events);
     if args.json {

@@ -37,6 +37,8 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(Federat
         own: None,
         plan,
         weight,
+        report: None,
+        personal: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -261,6 +263,8 @@ fn sum_in(
         own: None,
         plan,
         weight,
+        report: None,
+        personal: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -326,6 +330,8 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
                     own: None,
                     plan,
                     weight,
+                    report: None,
+                    personal: None,
                     sum: 0,
                 };
                 let tasks: Vec<UpdateTask<'_>> = cohort.iter().skip(part).step_by(2).map(task).collect();
@@ -358,6 +364,8 @@ fn several_sums_are_independent() {
             own: None,
             plan: &plan,
             weight,
+            report: None,
+            personal: None,
             sum,
         };
         // The previous contents of a sum remain, and a weight that is not a number is rejected.

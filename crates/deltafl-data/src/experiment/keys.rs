@@ -10,6 +10,7 @@ mod kind;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 
+use deltafl::adversary::Adversary;
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::cohort::{Availability, Diurnal};
 use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs, Roles, SyntheticLogistic, Tweets};
@@ -130,7 +131,7 @@ fn typed_keys() -> Vec<Key> {
         "",
         ExperimentFile = base,
         [name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, tracks, clip, secagg],
-        tables [data, model, local, availability, algorithm, resolved]
+        tables [data, model, local, availability, adversary, algorithm, resolved]
     );
     let run = run.into_iter().map(|key| key.required_if(&["name", "rounds", "cohort"]));
     let data = fields!("data", DataSection = base.data, [source, normalise, evaluate_sample], tables[split]);
@@ -158,12 +159,16 @@ fn typed_keys() -> Vec<Key> {
     let availability =
         fields!("availability", Availability = Availability::default(), [drop_out], tables[diurnal]);
     let diurnal = fields!("availability.diurnal", Diurnal = diurnal, [period, low], tables []);
+    let adversary = fields!(
+        "adversary", Adversary = Adversary::default(),
+        [share, scale, flip_sign, flip_labels, loss, seed], tables []
+    );
     let mut keys: Vec<Key> = run.chain(data).collect();
     keys.extend([split, within, given].concat());
     keys.extend(source_keys());
     keys.extend(model_keys());
     keys.extend(local);
-    keys.extend([decay, availability, diurnal].concat());
+    keys.extend([decay, availability, diurnal, adversary].concat());
     keys.extend(algorithm_keys());
     keys
 }

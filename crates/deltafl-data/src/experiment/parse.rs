@@ -315,6 +315,55 @@ mod tests {
     }
 
     #[test]
+    fn algorithms_that_need_individual_answers_are_refused_where_the_server_sees_sums_only() {
+        for kind in ["afl", "drfa", "gifair", "median", "trimmed-mean", "geometric-median", "krum"] {
+            let open = with(&format!("[[algorithm]]\nkind = '{kind}'\n"));
+            let experiment = Experiment::parse(&open).unwrap();
+            assert_eq!(experiment.needs_simulation().unwrap().0, kind);
+            let real = error(&format!("secagg = 'real'\n{open}")).1;
+            let expected = format!("{kind} does not work with secagg = \"real\": the server ");
+            assert!(real.starts_with(&expected), "{real}");
+            let private = "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\nquantile = 'histogram'\n";
+            let private = error(&format!("{open}{private}")).1;
+            assert!(private.starts_with(&format!("{kind} does not work with private mode: ")), "{private}");
+        }
+        let in_sums = ["fedavgm", "fednova", "feddyn", "q-ffl", "term", "propfair", "semivred"];
+        for kind in in_sums {
+            let text = with(&format!("[[algorithm]]\nkind = '{kind}'\n"));
+            let experiment = Experiment::parse(&format!("secagg = 'real'\n{text}")).unwrap();
+            assert_eq!((experiment.needs_simulation(), experiment.is_open()), (None, false), "{kind}");
+        }
+        let personal = format!("secagg = 'real'\n{}", with("[[algorithm]]\nkind = 'ditto'\n"));
+        assert!(Experiment::parse(&personal).unwrap().needs_simulation().is_some());
+    }
+
+    #[test]
+    fn liars_are_part_of_an_experiment_and_of_no_deployment() {
+        let honest = with("[[algorithm]]\nkind = 'fedavg'\n");
+        let experiment = Experiment::parse(&honest).unwrap();
+        assert!(experiment.adversary().is_none() && experiment.needs_simulation().is_none());
+        let lying = format!("adversary = {{ share = 0.2, flip_sign = true, scale = 5 }}\n{honest}");
+        let lying = Experiment::parse(&lying).unwrap();
+        assert_eq!(Experiment::parse(&lying.to_toml()).unwrap(), lying);
+        assert_ne!(lying.address(), experiment.address());
+        assert_eq!(lying.needs_simulation().unwrap().0, "[adversary]");
+        assert_eq!(error(&format!("adversary = {{ share = 1.5 }}\n{honest}")).0, 1);
+    }
+
+    #[test]
+    fn a_composition_has_the_options_of_its_parts() {
+        let text = with("[[algorithm]]\nkind = 'delta-fl+fedadam'\ntheta = [0.5, 0.1]\nserver_rate = 0.1\n");
+        let experiment = Experiment::parse(&text).unwrap();
+        assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
+        let names: Vec<String> = experiment.labels().into_iter().map(|label| label.name).collect();
+        assert_eq!(names, ["Δ-FL + FedAdam θ=0.5", "Δ-FL + FedAdam θ=0.1"]);
+        let text = with("[[algorithm]]\nkind = 'ditto'\nevaluate = ['personal', 'shared']\n");
+        let names: Vec<String> =
+            Experiment::parse(&text).unwrap().labels().into_iter().map(|label| label.name).collect();
+        assert_eq!(names, ["Ditto λ=0.1 model=personal", "Ditto λ=0.1 model=shared"]);
+    }
+
+    #[test]
     fn what_is_wrong_is_pointed_at() {
         assert_eq!(error(HEAD).1, "there is no [[algorithm]]: an experiment trains at least one");
         let (line, message) = error(&with("[[algorithm]]\nkind = 'fedavg'\nnu = 0.5\n"));

@@ -81,7 +81,7 @@ pub(super) struct RunningHook(Arc<AtomicBool>);
 
 impl RunningHook {
     /// Whether the last run succeeded.
-    pub(super) fn says_yes(&self) -> bool {
+    pub(super) fn allows(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -107,13 +107,13 @@ mod tests {
         let command = format!("test -e '{}'", file.display());
         let every = Duration::from_millis(5);
         let running = Hook { every, ..Hook::new(&command) }.start();
-        assert!(!running.says_yes());
+        assert!(!running.allows());
         std::fs::write(&file, "").unwrap();
-        while !running.says_yes() {
+        while !running.allows() {
             thread::yield_now();
         }
         std::fs::remove_file(&file).unwrap();
-        while running.says_yes() {
+        while running.allows() {
             thread::yield_now();
         }
     }

@@ -2,7 +2,6 @@
 //! the protocol.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
@@ -22,7 +21,7 @@ use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device, from_server};
 use deltafl_wire::{BlobId, MAX_QUERIES, fragments, malformed, params_blob_from_id};
 use rand_core::SeedableRng;
-use zeroize::Zeroizing;
+use tokio::time::Instant;
 
 use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
@@ -41,7 +40,7 @@ impl Session<'_> {
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
         let shown = drawn(protocol, &message.body)
-            .or_else(|| shown(protocol.params(), &message.body, self.question.as_ref()));
+            .or_else(|| transcript_event(protocol.params(), &message.body, self.question.as_ref()));
         if let Err(abort) = protocol.handle(now, message) {
             tracing::warn!(%abort, "left the round");
             self.record_refusal(&abort)?;
@@ -77,7 +76,7 @@ impl Session<'_> {
             self.device.state.record(event)?;
             return self.sit_out(Reason::Policy).await;
         }
-        let seed = random()?;
+        let seed = self.device.random()?;
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
@@ -128,7 +127,7 @@ impl Session<'_> {
         };
         let randomness = match self.device.consent.reproducible {
             true => UpdateRandomness::Reproducible,
-            false => UpdateRandomness::Secret(*random()?),
+            false => UpdateRandomness::Secret(*self.device.random()?),
         };
         let blobs: Vec<BlobId> = question.named().map(|id| params_blob_from_id(&id)).collect();
         let params = self.fetch_params(&blobs).await?;
@@ -211,7 +210,7 @@ impl Session<'_> {
             }
             TrackSchedule::Apart => match self.device.state.track(&key) {
                 Some(track) => track,
-                None => Stream::from_key(*random()?).below(terms.divided_among()) as u32,
+                None => Stream::from_key(*self.device.random()?).below(terms.divided_among()) as u32,
             },
             TrackSchedule::InTurn | TrackSchedule::Together => {
                 question.queries.first().map_or(0, |query| query.track)
@@ -287,7 +286,7 @@ impl Session<'_> {
     }
 
     /// Answers in open mode with F_k at the given parameters.
-    pub(super) async fn tell_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
+    pub(super) async fn send_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
         if !self.device.consent.open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
         }
@@ -371,7 +370,7 @@ fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<TranscriptEvent> {
 }
 
 /// Records the content of a message that must be the same for every device of the round.
-fn shown(
+fn transcript_event(
     params: &RoundParams,
     body: &ServerBody,
     question: Option<&Question<ParamsId>>,
@@ -404,13 +403,6 @@ fn claim_of(ask: &Ask) -> Option<Claim> {
         Ask::Quantile(_) => Some(Claim::Losses),
         Ask::Evaluation(_) => None,
     }
-}
-
-/// Returns fresh random bytes.
-fn random() -> Result<Zeroizing<[u8; 32]>, SessionError> {
-    let mut bytes = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *bytes).map_err(|_| SessionError::Randomness)?;
-    Ok(bytes)
 }
 
 /// Returns the session and the number of a key set-up.

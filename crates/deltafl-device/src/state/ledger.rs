@@ -175,7 +175,7 @@ impl Ledger {
         let notes = bytes.strip_prefix(&HEADER).ok_or_else(damaged)?;
         let mut whole = true;
         for bytes in notes.chunks_exact(NOTE) {
-            match Note::of(bytes) {
+            match Note::from_bytes(bytes) {
                 Some(_) if !whole => return Err(damaged()),
                 Some(note) => {
                     ledger.take(note);

@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::Duration;
 
 use deltafl_wire::identity::{from_hex, hex};
 use serde::{Deserialize, Serialize};
@@ -222,9 +222,9 @@ impl Transcript {
         self.head
     }
 
-    /// Appends an event. It is on disk when this returns.
-    pub(super) fn append(&mut self, event: TranscriptEvent) -> Result<(), TranscriptError> {
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    /// Appends an event with the time since 1970. It is on disk when this returns.
+    pub(super) fn append(&mut self, event: TranscriptEvent, at: Duration) -> Result<(), TranscriptError> {
+        let at = at.as_secs();
         let line = Line { previous: self.head, at, event };
         let mut text = serde_json::to_vec(&line).expect("text and numbers serialise to JSON");
         let head = blake3::hash(&text).into();
@@ -330,6 +330,8 @@ fn claims(event: &TranscriptEvent) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(1_700_000_000);
+
     fn survivors(slot: u32, digest: u8) -> TranscriptEvent {
         TranscriptEvent::Survivors {
             setup: ("aa".to_owned(), 3),
@@ -354,15 +356,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl");
         let mut log = Transcript::open(&path).unwrap();
-        log.append(survivors(0, 1)).unwrap();
-        log.append(survivors(1, 2)).unwrap();
+        log.append(survivors(0, 1), NOW).unwrap();
+        log.append(survivors(1, 2), NOW).unwrap();
         let head = log.head();
         drop(log);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"previous\":\"00").unwrap();
         let mut log = Transcript::open(&path).unwrap();
         assert_eq!(log.head(), head);
-        log.append(survivors(2, 3)).unwrap();
+        log.append(survivors(2, 3), NOW).unwrap();
         let (head, events) = Transcript::read(&path).unwrap();
         assert_eq!((head, events), (log.head(), vec![survivors(0, 1), survivors(1, 2), survivors(2, 3)]));
     }
@@ -373,7 +375,7 @@ mod tests {
         let path = folder.path().join("t.jsonl");
         let mut log = Transcript::open(&path).unwrap();
         for slot in 0..4 {
-            log.append(survivors(slot, 1)).unwrap();
+            log.append(survivors(slot, 1), NOW).unwrap();
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();

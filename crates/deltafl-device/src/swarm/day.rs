@@ -44,7 +44,7 @@ pub(super) struct DeviceDay {
 }
 
 impl Day {
-    pub(super) fn of(self, seed: u64, device: u64) -> DeviceDay {
+    pub(super) fn for_device(self, seed: u64, device: u64) -> DeviceDay {
         // Neither draw depends on the time, because stay u64::MAX is never reached.
         let mut stream = Stream::new(seed, Purpose::Availability, u64::MAX, device);
         let (zone, shift) = (ZONES * stream.unit(), stream.unit());
@@ -93,7 +93,7 @@ mod tests {
         let day = Day { length: Duration::from_secs(2400), stay: Duration::from_secs(50), low };
         let online = |seconds: u64| {
             let at = Duration::from_secs(seconds);
-            (0..2000).map(|k| day.of(1, k)).filter(|k| k.is_online(k.stay(at))).count()
+            (0..2000).map(|k| day.for_device(1, k)).filter(|k| k.is_online(k.stay(at))).count()
         };
         // The middle of the zones is an eighth of a day after the first.
         let (night, noon) = (online(300), online(1500));
@@ -107,7 +107,7 @@ mod tests {
         let low = Probability::try_from(0.5).unwrap();
         let day = Day { length: Duration::from_secs(240), stay: Duration::from_secs(5), low };
         for device in 0..50 {
-            let device = day.of(3, device);
+            let device = day.for_device(3, device);
             for stay in 0..50 {
                 let end = device.end_of(stay);
                 let millisecond = Duration::from_millis(1);

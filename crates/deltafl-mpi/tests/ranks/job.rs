@@ -15,7 +15,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Outcome, train};
+use deltafl::training::{Event, Observer, ObserverResult, Outcome, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::World;
@@ -65,8 +65,8 @@ struct Recorder {
     stop_after: Option<u64>,
 }
 
-impl Observer for Recorder {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Recorder {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => {
                 self.folder.append(records, 0.0)?;
@@ -82,19 +82,19 @@ impl Observer for Recorder {
     }
 }
 
-/// The same run on the threads engine, into a folder: what all ranks must come to.
+/// The same run on the threads exchange, into a folder: what all ranks must come to.
 pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let trainer = Sgd::new(&*model);
     let threads = NonZeroUsize::new(2);
-    let mut engine =
+    let mut exchange =
         Simulation::with_threads(&trainer, &federation, threads).expect("there are train devices");
     let plan = experiment.plan();
     let mut state = plan.start(7, &trainer);
     let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
     let mut recorder = Recorder { folder, stop_after: None };
-    train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
+    train(&mut exchange, &plan, &mut state, &mut recorder).expect("the run can be trained");
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -128,23 +128,23 @@ pub(crate) fn train_on_ranks() {
 
     let threads = NonZeroUsize::new(2);
     let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
-    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut exchange = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
     if number("MASKED").is_some() {
-        engine = engine.masked(0.1);
+        exchange = exchange.masked(0.1);
     }
     // The process dies at the update of a round, as by `kill -9`.
     let dies_in = number("KILL_IN").filter(|_| world.rank() == 1);
-    let mut engine = Intercepted::new(engine).before_sum(|round, _| {
+    let mut exchange = Intercepted::new(exchange).before_sum(|round, _| {
         if dies_in == Some(round.index) {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
         }
     });
     let mut observer =
         world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
-    let outcome = train(&mut engine, &plan, &mut state, &mut observer);
+    let outcome = train(&mut exchange, &plan, &mut state, &mut observer);
     let outcome = outcome.unwrap_or_else(|error| world.fail(&error, 1));
     assert_eq!(outcome == Outcome::Stopped, number("STOP_AFTER").is_some());
-    if let Some(throughput) = world.throughput(&engine.inner) {
+    if let Some(throughput) = world.throughput(&exchange.inner) {
         eprint!("{throughput}");
     }
 }
@@ -204,12 +204,12 @@ pub(crate) fn fail_on_a_device() {
     let trainer = Sgd::new(&model);
     let threads = Some(NonZeroUsize::MIN);
     let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
-    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut exchange = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
     let plan = experiment().plan().into_builder().tracks([Track::fed_avg()]);
     let plan = plan.availability(Availability::default()).build().expect("a valid plan");
     let mut state = plan.start(7, &trainer);
     let mut observer = world.observe::<Recorder>(None);
-    if let Err(error) = train(&mut engine, &plan, &mut state, &mut observer) {
+    if let Err(error) = train(&mut exchange, &plan, &mut state, &mut observer) {
         world.fail(&error, 3);
     }
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-__all__ = ["Algorithm", "DeltaFL", "FedAdam", "FedAvg", "FedProx", "SCAFFOLD"]
+__all__ = ["AFL", "APFL", "Algorithm", "DRFA", "DeltaFL", "DeltaFLDitto", "DeltaFLFedAdam", "DeltaFLFedProx", "DeltaFLSCAFFOLD", "Ditto", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "FedProxAdaptive", "FedYogi", "FineTuning", "GIFAIR", "GeometricMedian", "Krum", "Median", "PropFair", "QFFL", "SCAFFOLD", "SemiVRed", "TERM", "TrimmedMean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,5 +87,335 @@ class SCAFFOLD(Algorithm):
     kind: ClassVar[str] = "scaffold"
     #: γ_g: how far the server goes along the mean of the updates (a number above 0).
     global_rate: float = 1.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgM(Algorithm):
+    """FedAvgM: Federated averaging with momentum on the server."""
+
+    kind: ClassVar[str] = "fedavgm"
+    #: η_s: learning rate of the server (a number above 0).
+    server_rate: float = 1.0
+    #: β: how much of the previous step of the server is added to the next one (a number in [0, 0.9999999999999998]).
+    momentum: float = 0.9
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogi(Algorithm):
+    """FedYogi: The server takes the mean update for a gradient and steps by Yogi."""
+
+    kind: ClassVar[str] = "fedyogi"
+    #: η_s: learning rate of the server (a number above 0).
+    server_rate: float = 0.01
+    #: β₁: how much of the first moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    beta1: float = 0.9
+    #: β₂: how much of the second moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    beta2: float = 0.99
+    #: τ: how far a step adapts: added to the root of the second moment (a number above 0).
+    tau: float = 0.001
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdagrad(Algorithm):
+    """FedAdagrad: The server takes the mean update for a gradient and steps by Adagrad."""
+
+    kind: ClassVar[str] = "fedadagrad"
+    #: η_s: learning rate of the server (a number above 0).
+    server_rate: float = 0.1
+    #: β₁: how much of the first moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    beta1: float = 0.0
+    #: τ: how far a step adapts: added to the root of the second moment (a number above 0).
+    tau: float = 0.001
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxAdaptive(Algorithm):
+    """FedProx, adaptive μ: Federated averaging with a proximal term that grows when the loss grows."""
+
+    kind: ClassVar[str] = "fedprox-adaptive"
+    #: μ₀: the proximal weight in the first round (a number 0 or above).
+    first_mu: float = 0.0
+    #: Δμ: the change of μ in a round (a number 0 or above).
+    mu_step: float = 0.1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNova(Algorithm):
+    """FedNova: Federated averaging of updates per local step, so that long training does not count more."""
+
+    kind: ClassVar[str] = "fednova"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDyn(Algorithm):
+    """FedDyn: Federated averaging with a regulariser on each device that aligns local and global minima."""
+
+    kind: ClassVar[str] = "feddyn"
+    #: a: the weight of the dynamic regulariser (a number above 0).
+    regularisation: float | Sequence[float] = 0.1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFFL(Algorithm):
+    """q-FFL: Devices count with a power of their loss, and the step shrinks with the power."""
+
+    kind: ClassVar[str] = "q-ffl"
+    #: q: the power of the loss: 0 is federated averaging, large values approach the largest loss (a number 0 or above).
+    q: float | Sequence[float] = 1.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TERM(Algorithm):
+    """TERM: Devices count with the exponential of their loss."""
+
+    kind: ClassVar[str] = "term"
+    #: t: how far the weights follow the losses: 0 is the mean, large values approach the largest loss (a number 0 or above).
+    tilt: float | Sequence[float] = 1.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropFair(Algorithm):
+    """PropFair: Devices count with the inverse of their utility, a baseline minus their loss."""
+
+    kind: ClassVar[str] = "propfair"
+    #: M: the loss at which the utility of a device is zero; above usual losses (a number above 0).
+    baseline: float | Sequence[float] = 5.0
+    #: ε: the least utility; losses above M − ε count with M/ε (a number above 0).
+    utility_floor: float = 0.2
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiVRed(Algorithm):
+    """SemiVRed: Devices with a loss above the mean count more, in proportion to the excess."""
+
+    kind: ClassVar[str] = "semivred"
+    #: β: the weight of the semi-variance of the losses in the objective (a number 0 or above).
+    penalty: float | Sequence[float] = 1.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GIFAIR(Algorithm):
+    """GIFAIR: Devices count by the rank of their loss: penalises differences between the losses."""
+
+    kind: ClassVar[str] = "gifair"
+    #: λ: the weight of the differences of the losses, relative to the largest admissible one (a number in [0, 1]).
+    rank_penalty: float | Sequence[float] = 0.5
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AFL(Algorithm):
+    """AFL: The weights of the devices ascend along the losses: minimises the worst mixture of devices."""
+
+    kind: ClassVar[str] = "afl"
+    #: γ_λ: the step of the ascent of the device weights, relative to equal weights (a number 0 or above).
+    lambda_rate: float | Sequence[float] = 0.1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DRFA(Algorithm):
+    """DRFA: Devices are drawn by weights that ascend along the losses."""
+
+    kind: ClassVar[str] = "drfa"
+    #: γ_λ: the step of the ascent of the device weights, relative to equal weights (a number 0 or above).
+    lambda_rate: float | Sequence[float] = 0.1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Algorithm):
+    """Median: The server takes the median of the updates in each entry."""
+
+    kind: ClassVar[str] = "median"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Algorithm):
+    """Trimmed mean: The server takes the mean of the updates in each entry without the extreme values."""
+
+    kind: ClassVar[str] = "trimmed-mean"
+    #: β: the fraction of the values that is removed at each end (a number in [0, 0.49]).
+    trim: float = 0.1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMedian(Algorithm):
+    """Geometric median: The server takes the geometric median of the updates."""
+
+    kind: ClassVar[str] = "geometric-median"
+    #: R: the number of Weiszfeld iterations (a whole number, 1 or above).
+    iterations: int = 3
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Krum(Algorithm):
+    """Krum: The server takes the update that is nearest to its neighbours."""
+
+    kind: ClassVar[str] = "krum"
+    #: f: the assumed share of devices that lie (a number in [0, 0.49]).
+    liars: float = 0.2
+    #: the number of updates whose mean is taken (a whole number, 1 or above).
+    keep: int = 1
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFLFedAdam(Algorithm):
+    """Δ-FL + FedAdam: The tail of Δ-FL trains, and the server steps by Adam."""
+
+    kind: ClassVar[str] = "delta-fl+fedadam"
+    #: θ: conformity level: the mass of the tail that is kept (a number in (0, 1]).
+    theta: float | Sequence[float]
+    #: quantile: how η is found: open shows the server the losses, the others secure sums alone (open, histogram, one-shot, bisection, mm).
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    #: T_η: rounds between two searches for η (a whole number, 1 or above).
+    eta_every: int = 1
+    #: η: with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the paper's letter (watched, fixed).
+    eta_rule: Literal["watched", "fixed"] = "watched"
+    #: ν: smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2 (a number 0 or above).
+    nu: float = 0.0
+    #: η_s: learning rate of the server (a number above 0).
+    server_rate: float = 0.01
+    #: β₁: how much of the first moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    beta1: float = 0.9
+    #: β₂: how much of the second moment is kept from round to round (a number in [0, 0.9999999999999998]).
+    beta2: float = 0.99
+    #: τ: how far a step adapts: added to the root of the second moment (a number above 0).
+    tau: float = 0.001
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFLFedProx(Algorithm):
+    """Δ-FL + FedProx: The tail of Δ-FL trains with a term that holds each device near the model that it was sent."""
+
+    kind: ClassVar[str] = "delta-fl+fedprox"
+    #: θ: conformity level: the mass of the tail that is kept (a number in (0, 1]).
+    theta: float | Sequence[float]
+    #: μ: weight of the proximal term (μ/2)‖w − w_t‖² in the local loss (a number 0 or above).
+    mu: float | Sequence[float]
+    #: quantile: how η is found: open shows the server the losses, the others secure sums alone (open, histogram, one-shot, bisection, mm).
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    #: T_η: rounds between two searches for η (a whole number, 1 or above).
+    eta_every: int = 1
+    #: η: with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the paper's letter (watched, fixed).
+    eta_rule: Literal["watched", "fixed"] = "watched"
+    #: ν: smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2 (a number 0 or above).
+    nu: float = 0.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFLSCAFFOLD(Algorithm):
+    """Δ-FL + SCAFFOLD: The tail of Δ-FL trains with control variates."""
+
+    kind: ClassVar[str] = "delta-fl+scaffold"
+    #: θ: conformity level: the mass of the tail that is kept (a number in (0, 1]).
+    theta: float | Sequence[float]
+    #: quantile: how η is found: open shows the server the losses, the others secure sums alone (open, histogram, one-shot, bisection, mm).
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    #: T_η: rounds between two searches for η (a whole number, 1 or above).
+    eta_every: int = 1
+    #: η: with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the paper's letter (watched, fixed).
+    eta_rule: Literal["watched", "fixed"] = "watched"
+    #: ν: smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2 (a number 0 or above).
+    nu: float = 0.0
+    #: γ_g: how far the server goes along the mean of the updates (a number above 0).
+    global_rate: float = 1.0
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFLDitto(Algorithm):
+    """Δ-FL + Ditto: The tail of Δ-FL trains, and each of its devices has a personal model near the shared one."""
+
+    kind: ClassVar[str] = "delta-fl+ditto"
+    #: θ: conformity level: the mass of the tail that is kept (a number in (0, 1]).
+    theta: float | Sequence[float]
+    #: quantile: how η is found: open shows the server the losses, the others secure sums alone (open, histogram, one-shot, bisection, mm).
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    #: T_η: rounds between two searches for η (a whole number, 1 or above).
+    eta_every: int = 1
+    #: η: with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the paper's letter (watched, fixed).
+    eta_rule: Literal["watched", "fixed"] = "watched"
+    #: ν: smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2 (a number 0 or above).
+    nu: float = 0.0
+    #: λ: weight of the term (λ/2)‖v − w_t‖² that holds personal models near the shared one (a number 0 or above).
+    personal_mu: float | Sequence[float] = 0.1
+    #: model: the model of a device that evaluations use (personal, shared).
+    evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Algorithm):
+    """Ditto: Federated averaging, and a personal model of each device near the shared one."""
+
+    kind: ClassVar[str] = "ditto"
+    #: λ: weight of the term (λ/2)‖v − w_t‖² that holds personal models near the shared one (a number 0 or above).
+    personal_mu: float | Sequence[float] = 0.1
+    #: model: the model of a device that evaluations use (personal, shared).
+    evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning(Algorithm):
+    """Fine-tuning: Federated averaging, and a local update of each device before its evaluation."""
+
+    kind: ClassVar[str] = "fine-tuning"
+    #: model: the model of a device that evaluations use (personal, shared).
+    evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class APFL(Algorithm):
+    """APFL: Federated averaging, and a personal model that is a mixture of a local and the shared one."""
+
+    kind: ClassVar[str] = "apfl"
+    #: a: the share of the local model in the personal one (a number in [0, 1]).
+    mixing: float | Sequence[float] = 0.5
+    #: model: the model of a device that evaluations use (personal, shared).
+    evaluate: Literal["personal", "shared"] | Sequence[Literal["personal", "shared"]] = "personal"
     #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
     l2: float | None = None

@@ -68,6 +68,7 @@ def train(
     secagg: Literal["plain", "real"] = "plain",
     with_replacement: bool = False,
     availability: Mapping[str, Any] | None = None,
+    adversary: Mapping[str, Any] | None = None,
     split: Mapping[str, Any] | None = None,
     normalise: Literal["none", "mean-ratio", "standard"] = "none",
     evaluate_sample: int | None = None,
@@ -128,6 +129,7 @@ def train(
         "model": None if isinstance(model, Trainer) else model,
         "local": local,
         "availability": availability,
+        "adversary": adversary,
         "algorithm": sections,
     }
     _, toml = _deltafl.experiment_of_json(text(supplied.filled(experiment)), [])

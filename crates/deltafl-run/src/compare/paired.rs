@@ -118,8 +118,8 @@ impl Comparison {
     }
 
     /// Returns the factor that converts a value for display.
-    pub fn shown(&self) -> f64 {
-        if self.split == Split::Test { self.task.primary().shown(1.0) } else { 1.0 }
+    pub fn display_scale(&self) -> f64 {
+        if self.split == Split::Test { self.task.primary().display_value(1.0) } else { 1.0 }
     }
 
     /// Returns the number of displayed decimals.
@@ -143,7 +143,7 @@ pub(super) fn compare(
     split: Split,
     bootstrap: Bootstrap,
 ) -> Option<Comparison> {
-    let (first, second) = (Values::of(before, a, split)?, Values::of(after, b, split)?);
+    let (first, second) = (Values::for_track(before, a, split)?, Values::for_track(after, b, split)?);
     let at: HashMap<&str, usize> =
         second.devices.iter().enumerate().map(|(k, device)| (device.0, k)).collect();
     let paired: Vec<(usize, usize)> =
@@ -196,7 +196,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn of(run: &'a Operand, track: usize, split: Split) -> Option<Self> {
+    fn for_track(run: &'a Operand, track: usize, split: Split) -> Option<Self> {
         let evaluations: Vec<_> =
             run.seeds.iter().flatten().filter(|evaluation| evaluation.split == split).collect();
         let (devices, task) = (&evaluations.first()?.devices, evaluations.first()?.task);

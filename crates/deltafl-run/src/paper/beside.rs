@@ -85,7 +85,7 @@ impl PaperComparison {
         let figures = self.tracks.iter().flat_map(|track| [track.mean, track.p90]).flatten();
         let digits = text_table::decimals(self.metric, figures.map(|figure| figure.mean));
         let cell = |figure: Option<OverSeeds>| {
-            figure.map_or_else(|| "–".to_owned(), |figure| text_table::shown(self.metric, figure, digits))
+            figure.map_or_else(|| "–".to_owned(), |figure| text_table::formatted(self.metric, figure, digits))
         };
         [
             track.track.clone(),

@@ -17,7 +17,7 @@ use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::exchange::{CohortMember, Reachable, Round};
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, train};
+use deltafl::training::{Event, Observer, ObserverResult, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 
@@ -155,7 +155,7 @@ impl Left {
     /// # Errors
     ///
     /// Fails if a checkpoint cannot be read.
-    pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
+    pub fn for_experiment(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
         for &seed in experiment.seeds() {
             let state = run_folder::read_checkpoint(folder, seed)?;
@@ -208,8 +208,8 @@ impl<'a> Stopwatch<'a> {
     }
 }
 
-impl Observer for Stopwatch<'_> {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Stopwatch<'_> {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         if !matches!(event, Event::RoundFinished { .. }) {
             return Ok(ControlFlow::Continue(()));
         }

@@ -27,7 +27,7 @@ struct Price {
 }
 
 impl Price {
-    fn of(measure: ReportMeasure, baseline: f64) -> Self {
+    fn new(measure: ReportMeasure, baseline: f64) -> Self {
         let cost = measure.cost(baseline);
         if measure.percent() {
             Self { most: cost + 0.01, words: "one point" }
@@ -42,7 +42,7 @@ impl Price {
 /// if there is no such level.
 pub(super) fn best_level(run: &RunResults) -> usize {
     let primary = run.primary();
-    let price = Price::of(primary.measure, mean(primary.last(run.baseline)));
+    let price = Price::new(primary.measure, mean(primary.last(run.baseline)));
     let cost = |track: usize| primary.measure.cost(mean(primary.last(track)));
     best_tail(run, others(run).filter(|&track| cost(track) <= price.most)).unwrap_or(run.baseline)
 }
@@ -71,7 +71,7 @@ struct Words {
 }
 
 impl Words {
-    fn of(measure: ReportMeasure) -> Self {
+    fn for_measure(measure: ReportMeasure) -> Self {
         let tail = measure.tail();
         if measure.lower_is_better() {
             Self {
@@ -101,11 +101,11 @@ pub(super) fn headline(run: &RunResults) -> Headline {
     let measure = primary.measure;
     let baseline = primary.last(run.baseline);
     let name = &run.tracks[run.baseline].label;
-    let shown = |value: f64| shown(value, primary);
+    let shown = |value: f64| formatted(value, primary);
     let moved = |what: fn(&Distribution) -> f64, track: usize| {
         format!("from {} to {}", shown(what(baseline)), shown(what(primary.last(track))))
     };
-    let words = Words::of(measure);
+    let words = Words::for_measure(measure);
     let Some(best_of_all) = best_tail(run, others(run)) else {
         let sentence = format!(
             "{name} reaches a mean {} of {}; the {} over devices is {}",
@@ -116,7 +116,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         );
         return Headline { sentence, price: None, caveat: caveat(run, None) };
     };
-    let price = Price::of(measure, mean(baseline)).words;
+    let price = Price::new(measure, mean(baseline)).words;
     let best = best_level(run);
     let (track, sentence) = if best == run.baseline {
         let label = &run.tracks[best_of_all].label;
@@ -183,10 +183,10 @@ fn tail(distribution: &Distribution) -> f64 {
 }
 
 /// Formats a value with its unit. Shares and losses have one decimal fewer than in the tables.
-fn shown(value: f64, measured: &Measured) -> String {
+fn formatted(value: f64, measured: &Measured) -> String {
     let measure = measured.measure;
     if measure.percent() {
-        format!("{:.1} %", value * measure.shown())
+        format!("{:.1} %", value * measure.display_scale())
     } else {
         text_table::number(value, measured.decimals())
     }

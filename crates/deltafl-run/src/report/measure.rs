@@ -76,7 +76,7 @@ impl ReportMeasure {
     }
 
     /// Returns the value of a device.
-    pub(super) fn of(self, device: &Evaluation) -> f64 {
+    pub(super) fn value(self, device: &Evaluation) -> f64 {
         match self.kind {
             Kind::Metric { place, .. } => device.metrics[place],
             Kind::Loss(_) => device.loss,
@@ -86,7 +86,7 @@ impl ReportMeasure {
     /// Returns mean and percentiles over the devices of an evaluation, or `None` without devices
     /// with examples.
     pub(super) fn figures(self, evaluation: &SplitEvaluation, track: usize) -> Option<Figures> {
-        let values = evaluation.tracks.get(track)?.iter().map(|device| self.of(device));
+        let values = evaluation.tracks.get(track)?.iter().map(|device| self.value(device));
         self.figures_of(values.zip(evaluation.devices.iter().map(|device| device.examples)))
     }
 
@@ -162,7 +162,7 @@ impl ReportMeasure {
 
     /// Returns the factor that converts a stored value for display. Shares are displayed in per
     /// cent.
-    pub(super) fn shown(self) -> f64 {
+    pub(super) fn display_scale(self) -> f64 {
         if self.percent() { 100.0 } else { 1.0 }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(rmse.decimals([51_234.0]), 0);
         let error = named(Task::Classes, "test_error");
         assert_eq!(
-            (error.axis().as_str(), error.decimals([0.3]), error.shown()),
+            (error.axis().as_str(), error.decimals([0.3]), error.display_scale()),
             ("test error (%)", 2, 100.0)
         );
         assert_eq!(error.caption(), "Error in % over the test devices, every device alike");

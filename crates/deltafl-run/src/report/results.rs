@@ -398,7 +398,7 @@ fn take(
         if measure.is_loss() {
             distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         }
-        distribution.values.extend(evaluation.tracks[t].iter().map(|device| measure.of(device) as f32));
+        distribution.values.extend(evaluation.tracks[t].iter().map(|device| measure.value(device) as f32));
     }
     Ok(())
 }

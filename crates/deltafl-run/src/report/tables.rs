@@ -81,7 +81,7 @@ impl Table {
 
     /// Formats the mean, and the deviation if there are several seeds.
     pub(super) fn cell(&self, row: usize, column: usize) -> (String, Option<String>) {
-        let shown = |x: f64| number(x * self.measure.shown(), self.decimals);
+        let shown = |x: f64| number(x * self.measure.display_scale(), self.decimals);
         let OverSeeds { mean, std } = self.rows[row].cells[column];
         match self.rows[row].between.get(column) {
             None => (shown(mean), std.map(shown)),
@@ -208,7 +208,7 @@ fn sampled(errors: &[SampleError], measure: ReportMeasure, decimals: usize) -> S
     };
     let largest = |error: fn(&SampleError) -> f64| {
         let largest = errors.iter().map(error).fold(0.0, f64::max);
-        number(largest * measure.shown(), decimals)
+        number(largest * measure.display_scale(), decimals)
     };
     format!(
         "; a sample of {devices} of {of} devices, standard error of the mean up to {}, of the {} up to {}",

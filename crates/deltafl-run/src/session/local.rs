@@ -20,7 +20,7 @@ use deltafl_data::seeds::Seeds;
 
 use super::{Ended, Recorder, RunError, RunOptions, Stopped, exchange, write_classes};
 use crate::backend::Backend;
-use crate::listener::Listener;
+use crate::event::{RunEvent, SendEvent};
 
 /// The maximum number of seeds that train on a GPU at the same time, one per hardware queue.
 const BESIDE: usize = 8;
@@ -28,19 +28,19 @@ const BESIDE: usize = 8;
 /// The exchange of one seed at a time.
 type SeedExchange<'a> = Box<dyn Exchange + Send + 'a>;
 
-/// Creates the exchanges of the seeds that train at the same time. There is one if the listener
-/// shows one seed at a time.
+/// Creates the exchanges of the seeds that train at the same time. There is one on a CPU,
+/// or if the seeds must not be concurrent.
 pub(super) fn exchanges<'a>(
     experiment: &Experiment,
     federation: &'a Federation,
     backend: Backend<'a>,
-    listener: &dyn Listener,
+    concurrent: bool,
 ) -> Result<Vec<SeedExchange<'a>>, RunError> {
     let gpu = match backend {
         Backend::Cpu { compute, .. } => return Ok(vec![exchange(experiment, compute, federation)?]),
         Backend::Gpu(gpu) => gpu,
     };
-    let seeds = if listener.shows_seeds_side_by_side() { experiment.seeds().iter().len() } else { 1 };
+    let seeds = if concurrent { experiment.seeds().iter().len() } else { 1 };
     let gpus = gpu.split(seeds.min(BESIDE)).map_err(RunError::GpuMemory)?;
     gpus.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
 }
@@ -51,6 +51,7 @@ pub(super) struct LocalRun<'a> {
     federation: &'a Federation,
     trainer: &'a dyn LocalTrainer,
     options: &'a RunOptions<'a>,
+    send: &'a SendEvent<'a>,
     plan: Plan,
     labels: Vec<TrackLabel>,
     folder: Mutex<RunFolder>,
@@ -65,11 +66,12 @@ impl<'a> LocalRun<'a> {
         trainer: &'a dyn LocalTrainer,
         folder: RunFolder,
         options: &'a RunOptions<'a>,
+        send: &'a SendEvent<'a>,
     ) -> Result<Self, RunError> {
         let saved = |seed: u64| folder.state(seed, trainer.num_params()).map_err(RunError::from);
         let seeds = Seeds::new(experiment, trainer, saved)?;
         let (plan, labels, folder) = (experiment.plan(), experiment.labels(), Mutex::new(folder));
-        Ok(Self { experiment, federation, trainer, options, plan, labels, folder, seeds })
+        Ok(Self { experiment, federation, trainer, options, send, plan, labels, folder, seeds })
     }
 
     /// Trains the seeds, as many at once as there are exchanges.
@@ -82,7 +84,8 @@ impl<'a> LocalRun<'a> {
             };
             return self.ended(stopped.into_iter().collect());
         }
-        self.options.listener.begin_side_by_side(self.experiment, self.seeds.pending());
+        let states = self.seeds.pending();
+        (self.send)(RunEvent::SeedsBegin { experiment: self.experiment, states })?;
         let ended: Vec<Result<Option<State>, RunError>> = std::thread::scope(|scope| {
             let run = &self;
             let work = |mut exchange: SeedExchange<'_>| run.work(&mut *exchange);
@@ -102,21 +105,22 @@ impl<'a> LocalRun<'a> {
     /// Trains seeds over an exchange until none is left. Returns the state at which training was
     /// stopped, if it was.
     fn work(&self, exchange: &mut dyn Exchange) -> Result<Option<State>, RunError> {
-        let listener = self.options.listener;
         self.seeds.work(|state| {
             let seed = state.seed;
-            listener.begin(self.experiment, seed, state.round);
+            let (experiment, done) = (self.experiment, state.round);
+            (self.send)(RunEvent::SeedBegins { experiment, seed, done })?;
             let mut recorder = Recorder {
                 folder: &self.folder,
-                listener,
+                send: self.send,
                 labels: &self.labels,
                 seed,
                 failed: self.seeds.failed(),
                 lap: Instant::now(),
             };
             let outcome = train(exchange, &self.plan, state, &mut recorder);
-            listener.end(seed);
-            outcome.map_err(RunError::from)
+            let sent = (self.send)(RunEvent::SeedEnds { seed });
+            let outcome = outcome?;
+            sent.map(|_| outcome).map_err(RunError::from)
         })
     }
 

@@ -57,7 +57,7 @@ pub(crate) fn of_argument(argument: &str) -> Result<SweepAxis, SweepError> {
 }
 
 /// Formats a value on one line.
-pub(crate) fn shown(value: &Value) -> String {
+pub(crate) fn formatted(value: &Value) -> String {
     match value {
         Value::String(text) => text.value().clone(),
         value => value.to_string().trim().to_owned(),
@@ -146,7 +146,7 @@ mod tests {
     fn axes(text: &str) -> Vec<(String, Vec<String>)> {
         let document: DocumentMut = text.parse().unwrap();
         let axes = of_document(&document).into_iter();
-        axes.map(|axis| (axis.key, axis.values.iter().map(shown).collect())).collect()
+        axes.map(|axis| (axis.key, axis.values.iter().map(formatted).collect())).collect()
     }
 
     fn axis(key: &str, values: &[&str]) -> (String, Vec<String>) {
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn an_argument_accepts_toml_or_strings() {
         let values =
-            |argument: &str| of_argument(argument).unwrap().values.iter().map(shown).collect::<Vec<_>>();
+            |argument: &str| of_argument(argument).unwrap().values.iter().map(formatted).collect::<Vec<_>>();
         assert_eq!(values("x=0.1, 1e-3"), ["0.1", "1e-3"]);
         assert_eq!(values("model.kind=linear,conv-net"), ["linear", "conv-net"]);
         assert_eq!(values("algorithm.1.theta=[0.8],[0.5, 0.1]"), ["[0.8]", "[0.5, 0.1]"]);

@@ -209,7 +209,11 @@ fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
         let test = track.test.as_ref()?;
         let digits = text_table::decimals(metric, [test.mean.mean, test.p90.mean]);
         let shown = figure(test);
-        Some(text_table::shown(metric, OverSeeds { std: shown.std.filter(|_| averaged), ..shown }, digits))
+        Some(text_table::formatted(
+            metric,
+            OverSeeds { std: shown.std.filter(|_| averaged), ..shown },
+            digits,
+        ))
     };
     [loss, test(|figures| figures.mean), test(|figures| figures.p90)]
         .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))

@@ -99,11 +99,11 @@ fn points(
         assign(&mut document, axes.iter().zip(&values).map(|(axis, &value)| (axis, value)))?;
         let set = overrides.iter().map(|assignment| format!("--set {assignment}"));
         let swept =
-            axes.iter().zip(&values).map(|(axis, value)| format!("{}={}", axis.key, axes::shown(value)));
+            axes.iter().zip(&values).map(|(axis, value)| format!("{}={}", axis.key, axes::formatted(value)));
         let with: Vec<String> = set.chain(swept).collect();
         let experiment = experiment_file::checked_with(path, &document.to_string(), &with)?;
         let typed = values.iter().map(|value| axes::to_json(value)).collect();
-        let values: Vec<String> = values.into_iter().map(axes::shown).collect();
+        let values: Vec<String> = values.into_iter().map(axes::formatted).collect();
         let mut name = experiment.name().to_owned();
         for (axis, value) in axes.iter().zip(&values).filter(|(axis, _)| axis.key != "name") {
             // The name is also a folder name, and a value may be a path.
@@ -164,7 +164,7 @@ pub struct Shard {
 impl Shard {
     /// Returns its points. They are assigned round-robin, so that neighbours of similar cost are
     /// distributed.
-    pub fn of<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    pub fn select<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         points.iter().skip(self.index - 1).step_by(self.count)
     }
 }
@@ -228,7 +228,7 @@ mod tests {
         for count in 1..14 {
             let shards = (1..=count).map(|i| format!("{i}/{count}").parse::<Shard>().unwrap());
             let mut all: Vec<usize> =
-                shards.flat_map(|shard| shard.of(&points).copied().collect::<Vec<_>>()).collect();
+                shards.flat_map(|shard| shard.select(&points).copied().collect::<Vec<_>>()).collect();
             all.sort_unstable();
             assert_eq!(all, points, "{count} shards");
         }

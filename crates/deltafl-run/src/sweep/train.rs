@@ -4,11 +4,12 @@
 //! its largest device, whereas points are independent.
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use deltafl::data::Federation;
-use deltafl::training::{RoundRecord, State};
+use deltafl::training::{ObserverError, SharedObserver};
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
 
@@ -17,7 +18,7 @@ use super::folder::{Standing, SweepFolder};
 use super::points::SweepPoint;
 use crate::backend::Machine;
 use crate::error::{ErrorKind, Explain};
-use crate::listener::{Listener, SeedEvaluation};
+use crate::event::{RunEvent, SweepEvent, SweepObserver};
 use crate::session::{self, Ended, RunError, RunOptions, Start};
 
 /// How to train the points of a sweep.
@@ -27,27 +28,6 @@ pub struct SweepOptions {
     pub jobs: Option<NonZeroUsize>,
     /// The parts of the machine to use, shared by all jobs.
     pub machine: Machine,
-}
-
-/// A program that displays the progress of a sweep.
-pub trait SweepListener: Sync {
-    /// Returns the flag that ends the sweep after the current rounds.
-    fn stop(&self) -> &AtomicBool;
-
-    /// Called when training begins, with the rounds of all points and the rounds done earlier.
-    fn begin(&self, rounds: u64, done: u64);
-
-    /// Called after a round of any point.
-    fn round(&self);
-
-    /// Called when a point is finished. `done` of `of` points are now finished.
-    fn finished(&self, done: usize, of: usize, name: &str);
-
-    /// Called if another process trains a point.
-    fn busy(&self, name: &str);
-
-    /// Called when no more points are being trained.
-    fn end(&self);
 }
 
 /// The results of training a sweep.
@@ -61,7 +41,7 @@ pub struct Tally {
     pub trained: usize,
     /// Points that another process trains.
     pub busy: usize,
-    /// Whether the listener's flag was set.
+    /// Whether the observer stopped the sweep.
     pub interrupted: bool,
     /// Points that failed, by name.
     pub failures: Vec<(String, SweepError)>,
@@ -71,12 +51,12 @@ pub struct Tally {
 ///
 /// # Errors
 ///
-/// Fails if the progress of a point cannot be read. Points that fail are part of the [`Tally`].
+/// Fails if the progress of a point cannot be read or the observer fails. Points that fail are part of the [`Tally`].
 pub fn train(
     folder: &SweepFolder,
     points: &[&SweepPoint],
     options: &SweepOptions,
-    listener: &dyn SweepListener,
+    observer: &mut SweepObserver<'_>,
 ) -> Result<Tally, SweepError> {
     let mut pending = Vec::new();
     let (mut rounds, mut done) = (0, 0);
@@ -100,16 +80,16 @@ pub fn train(
         tally: Mutex::new(begun),
         pending,
         options: *options,
-        listener,
+        observer: SharedObserver::new(observer),
     };
-    listener.begin(rounds, done);
+    crew.observer.send(SweepEvent::Begins { rounds, done }).map_err(RunError::from)?;
     std::thread::scope(|scope| {
         for threads in threads_of_jobs(options, crew.pending.len()) {
             let crew = &crew;
             scope.spawn(move || crew.work(threads));
         }
     });
-    listener.end();
+    crew.observer.send(SweepEvent::Ends).map_err(RunError::from)?;
     Ok(crew.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -136,19 +116,22 @@ struct Crew<'a> {
     federations: Federations,
     tally: Mutex<Tally>,
     options: SweepOptions,
-    listener: &'a dyn SweepListener,
+    observer: SharedObserver<&'a mut SweepObserver<'a>>,
 }
 
 impl Crew<'_> {
-    /// Trains points until none is left or the listener's flag is set.
+    /// Trains points until none is left or the observer stops the sweep.
     fn work(&self, threads: NonZeroUsize) {
         // Kept while the next point is prepared, because points with the same data share it.
         let mut federation = None;
-        let stop = self.listener.stop();
-        while !stop.load(Ordering::Relaxed) {
+        while !self.observer.is_stopped() {
             let Some(point) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let ended = self.point(point, threads, &mut federation);
-            self.note(point, ended);
+            if let Err(error) = self.record(point, ended) {
+                let name = point.experiment.name().to_owned();
+                self.tally().failures.push((name, RunError::from(error).into()));
+                return;
+            }
         }
         self.tally().interrupted = true;
     }
@@ -167,17 +150,23 @@ impl Crew<'_> {
             let name = run_folder::read_experiment(&out)?.name().to_owned();
             experiment = experiment.with_name(&name).map_err(|source| SweepError::Name { name, source })?;
         }
-        let federation = held.insert(self.federations.of(&experiment)?);
+        let federation = held.insert(self.federations.load(&experiment)?);
         let options = RunOptions {
             out: &out,
             start: Start::Any,
             machine: Machine { threads: Some(threads), ..self.options.machine },
-            listener: &PointListener(self.listener),
+            concurrent_seeds: true,
         };
-        Ok(session::run_on(experiment, federation, &options)?)
+        let name = point.experiment.name();
+        let mut observer = |event: RunEvent<'_>| {
+            let stop = self.observer.send(SweepEvent::Point { name, event })?;
+            Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        Ok(session::run_on(experiment, federation, &options, &mut observer)?)
     }
 
-    fn note(&self, point: &SweepPoint, ended: Result<Ended, SweepError>) {
+    /// Counts a point that has ended, and reports it.
+    fn record(&self, point: &SweepPoint, ended: Result<Ended, SweepError>) -> Result<(), ObserverError> {
         let name = point.experiment.name();
         let mut tally = self.tally();
         match ended {
@@ -185,49 +174,21 @@ impl Crew<'_> {
                 tally.trained += 1;
                 let done = tally.skipped + tally.trained;
                 let of = tally.skipped + self.pending.len();
-                self.listener.finished(done, of, name);
+                self.observer.send(SweepEvent::PointFinished { name, done, of })?;
             }
             Ok(_) => tally.interrupted = true,
             Err(error) if error.kind() == ErrorKind::Busy => {
                 tally.busy += 1;
-                self.listener.busy(name);
+                self.observer.send(SweepEvent::PointBusy { name })?;
             }
             Err(error) => tally.failures.push((name.to_owned(), error)),
         }
+        Ok(())
     }
 
     fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Forwards only the rounds of a point to the listener of its sweep.
-struct PointListener<'a>(&'a dyn SweepListener);
-
-impl Listener for PointListener<'_> {
-    fn stop(&self) -> &AtomicBool {
-        self.0.stop()
-    }
-
-    fn shows_seeds_side_by_side(&self) -> bool {
-        true
-    }
-
-    fn begin_side_by_side(&self, _: &Experiment, _: &[State]) {}
-
-    fn begin(&self, _: &Experiment, _: u64, _: u64) {}
-
-    fn round(&self, _: &[RoundRecord]) {
-        self.0.round();
-    }
-
-    fn evaluation(&self, _: &SeedEvaluation<'_>) {}
-
-    fn end(&self, _: u64) {}
-
-    fn note(&self, _: &str) {}
-
-    fn warn(&self, _: &str) {}
 }
 
 /// Federations in use, shared by points with the same data.
@@ -238,7 +199,7 @@ struct Federations {
 
 impl Federations {
     /// Loads the data of an experiment. A second job waits until the first has loaded it.
-    fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
+    fn load(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
         let same = known.iter().find(|(data, _)| data == experiment.data());

@@ -22,7 +22,7 @@ pub struct NotADevice;
 
 impl Peer {
     /// Returns the device named in a certificate. The handshake verifies the certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotADevice> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotADevice> {
         let name = only_name(certificate).ok_or(NotADevice)?;
         let (device, federation) = split(&name).ok_or(NotADevice)?;
         Ok(Self { federation, device, fingerprint: Fingerprint::for_certificate(certificate) })
@@ -80,7 +80,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert_eq!(Peer::of(&CertificateDer::from(bytes)), Err(NotADevice));
+            prop_assert_eq!(Peer::from_certificate(&CertificateDer::from(bytes)), Err(NotADevice));
         }
 
         #[test]
@@ -93,9 +93,9 @@ mod tests {
             });
             let mut bytes = whole.clone();
             bytes[at.index(whole.len())] ^= 1 << bit;
-            let _ = Peer::of(&CertificateDer::from(bytes.as_slice()));
+            let _ = Peer::from_certificate(&CertificateDer::from(bytes.as_slice()));
             bytes.truncate(cut.index(whole.len()));
-            prop_assert_eq!(Peer::of(&CertificateDer::from(bytes)), Err(NotADevice));
+            prop_assert_eq!(Peer::from_certificate(&CertificateDer::from(bytes)), Err(NotADevice));
         }
     }
 }

@@ -74,7 +74,7 @@ impl ClientCertVerifier for Unrevoked {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
-        let peer = Peer::of(end_entity)
+        let peer = Peer::from_certificate(end_entity)
             .map_err(|_| Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))?;
         if self.revocations.contains(&peer.fingerprint) {
             return Err(Error::InvalidCertificate(CertificateError::Revoked));

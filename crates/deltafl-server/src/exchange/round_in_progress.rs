@@ -10,8 +10,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use deltafl::exchange::CohortSum;
-use tokio::runtime::Handle;
 
+use crate::round::LoopRuntime;
 use crate::store::{Fence, Lease, SlotKey, Store, StoreError, StoredQuestion};
 
 /// Stores the questions of the current round and their sums as soon as they are known.
@@ -30,7 +30,7 @@ impl RoundJournal {
 
     pub(super) fn slots(
         &self,
-        runtime: &Handle,
+        runtime: &LoopRuntime,
         seed: u64,
         round: u64,
     ) -> Result<Vec<StoredQuestion>, StoreError> {
@@ -39,7 +39,7 @@ impl RoundJournal {
 
     pub(super) fn asked(
         &self,
-        runtime: &Handle,
+        runtime: &LoopRuntime,
         key: SlotKey,
         slot: &StoredQuestion,
     ) -> Result<(), StoreError> {
@@ -48,7 +48,7 @@ impl RoundJournal {
 
     pub(super) fn summed(
         &self,
-        runtime: &Handle,
+        runtime: &LoopRuntime,
         key: SlotKey,
         sums: &[CohortSum],
     ) -> Result<(), StoreError> {

@@ -54,7 +54,7 @@ impl NetworkExchange {
     /// Waits for devices that this round has not asked, and gives up the round if there are too
     /// few.
     pub(super) fn others(&mut self) -> Result<Reachable, ExchangeError> {
-        let known = self.line.hub.known();
+        let known = self.link.hub.known();
         let fresh: Vec<bool> = (0..)
             .zip(known.roster.entries())
             .map(|(place, entry)| !entry.revoked && !self.round_in_progress.has_asked(place))
@@ -87,10 +87,10 @@ impl NetworkExchange {
         loop {
             self.check_stop()?;
             let now = Instant::now();
-            if self.line.wait_until(&enough, deadline.min(now + GLANCE)) || now >= deadline {
-                return Ok(self.line.hub.ready());
+            if self.link.wait_until(&enough, deadline.min(now + GLANCE)) || now >= deadline {
+                return Ok(self.link.hub.ready());
             }
-            log.note(&self.line.hub);
+            log.note(&self.link.hub);
         }
     }
 }

@@ -4,21 +4,21 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, header};
 use axum::response::{IntoResponse as _, Response};
+use deltafl_wire::environment::{ByteStream, NetworkListener};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
@@ -68,7 +68,7 @@ impl Connections {
 /// Serves until `shutdown` completes. Then it closes the socket, waits for running requests, and
 /// closes connections that exceed the time limit.
 pub async fn serve(
-    listener: TcpListener,
+    mut listener: Box<dyn NetworkListener>,
     tls: Option<Arc<ServerConfig>>,
     state: Arc<HttpState>,
     limits: HttpLimits,
@@ -119,14 +119,17 @@ pub async fn serve(
     Ok(())
 }
 
-async fn accept(connections: &Arc<Connections>, stream: TcpStream, address: SocketAddr) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+async fn accept(
+    connections: &Arc<Connections>,
+    stream: Box<dyn ByteStream>,
+    address: SocketAddr,
+) -> io::Result<()> {
     let Some(acceptor) = &connections.tls else {
         return serve_connection(connections, stream, address, Client(None)).await;
     };
     let stream = timeout(connections.patience, acceptor.accept(stream)).await??;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let client = Client(certificate.and_then(|certificate| Peer::of(certificate).ok()));
+    let client = Client(certificate.and_then(|certificate| Peer::from_certificate(certificate).ok()));
     serve_connection(connections, stream, address, client).await
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
 use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Status, Streaming};
 
 use super::{
@@ -61,7 +61,7 @@ impl Hub {
         if known.roster.entries()[device as usize].revoked {
             return Err(Refusal::Revoked);
         }
-        if connected.says_hello_too_often(device) {
+        if connected.sends_hello_too_often(device) {
             return Err(Refusal::Crowding);
         }
         let (outbox, waiting) = mpsc::channel(OUTBOX);
@@ -87,7 +87,7 @@ impl Hub {
 
 impl ConnectedDevices {
     /// Returns `true` if a device sends Hello more often than a bad connection explains.
-    fn says_hello_too_often(&mut self, device: u32) -> bool {
+    fn sends_hello_too_often(&mut self, device: u32) -> bool {
         let now = Instant::now();
         let lately = self.hellos.entry(device).or_insert(Hellos { since: now, count: 0 });
         if now.duration_since(lately.since) > HELLO_WINDOW {
@@ -147,7 +147,7 @@ impl Session {
         let mut incoming = Incoming::default();
         loop {
             let message = match incoming.due(self.hub.limits.patience) {
-                Some(due) => timeout_at(due.into(), stream.message()).await.map_err(|_| Refusal::Stalled),
+                Some(due) => timeout_at(due, stream.message()).await.map_err(|_| Refusal::Stalled),
                 None => Ok(stream.message().await),
             };
             let heard = match message {

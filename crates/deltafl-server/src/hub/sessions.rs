@@ -4,9 +4,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::{Address, ConnectedDevice, Hub, Limits};
 use crate::refusal::Refusal;
@@ -186,7 +187,7 @@ impl SessionProgress {
     }
 
     /// Returns the state and its start.
-    fn shown(&self) -> (SessionState, Instant) {
+    fn displayed_state(&self) -> (SessionState, Instant) {
         self.in_round.map_or((self.state, self.since), |since| (SessionState::InRound, since))
     }
 }
@@ -229,7 +230,7 @@ impl Hub {
         let mut devices: Vec<_> = connected.devices.iter().collect();
         devices.sort_unstable_by_key(|(device, _)| **device);
         let status = |(&device, peer): (&u32, &ConnectedDevice)| {
-            let (state, since) = peer.progress.shown();
+            let (state, since) = peer.progress.displayed_state();
             let name = entries.get(device as usize).map_or("(not on the roster)", |entry| &entry.name);
             SessionStatus { device: name.to_owned(), state, lasting: now.duration_since(since) }
         };
@@ -366,12 +367,12 @@ mod tests {
         assert_eq!((progress.deadline, progress.is_ready()), (None, true));
         progress.in_round = Some(Instant::now());
         progress.restart_joining(LONG);
-        assert_eq!((progress.deadline, progress.shown().0), (None, SessionState::InRound));
+        assert_eq!((progress.deadline, progress.displayed_state().0), (None, SessionState::InRound));
         progress.in_round = None;
         progress.restart();
         assert!(progress.deadline.is_some(), "the round is over, and the roster is another one");
         progress.set_declined();
-        assert_eq!((progress.deadline, progress.shown().0), (None, SessionState::Declined));
+        assert_eq!((progress.deadline, progress.displayed_state().0), (None, SessionState::Declined));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The progress of the round loop and the phases of the current round.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ impl Status {
     }
 
     /// Counts an answer.
-    pub fn heard(&mut self) {
+    pub fn count_answer(&mut self) {
         self.answered += 1;
     }
 
@@ -118,7 +118,7 @@ mod tests {
         let mut status = Status::default();
         status.turn_to((1, 7), PhasePurpose::Keys);
         status.enter("advertise keys", 3);
-        status.heard();
+        status.count_answer();
         status.fail();
         status.turn_to((1, 7), PhasePurpose::Keys);
         status.enter("advertise keys", 2);

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// How far granted bytes may run ahead of the clock. Timers have a resolution of a millisecond, for
 /// which small models would otherwise wait.
@@ -47,7 +47,7 @@ impl Turns {
     pub(super) async fn wait(&self, bytes: u64) {
         // Tokio's mutex is fair, so requests proceed in order.
         let mut granted = self.granted.lock().await;
-        sleep_until(granted.next().into()).await;
+        sleep_until(granted.next()).await;
         granted.grant(Instant::now(), bytes, self.rate);
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use deltafl_wire::MaybeTls;
+use deltafl_wire::environment::ByteStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
@@ -20,7 +20,7 @@ use crate::refusal::{Refusal, Refusals};
 /// partial request occupies no resources. It also closes if the service expels the device and when
 /// the server closes all connections.
 pub(crate) struct Connection {
-    stream: MaybeTls<TlsStream<TcpStream>>,
+    stream: MaybeTls<TlsStream<Box<dyn ByteStream>>>,
     caller: Caller,
     /// The deadline for the Hello.
     identify_by: Option<Pin<Box<Sleep>>>,
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        stream: MaybeTls<TlsStream<TcpStream>>,
+        stream: MaybeTls<TlsStream<Box<dyn ByteStream>>>,
         counted: Option<CountedConnection>,
         pending: PendingConnection,
     ) -> Self {

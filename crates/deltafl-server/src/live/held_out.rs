@@ -28,7 +28,7 @@ pub(crate) struct PublicRound {
 
 impl PublicRound {
     /// Removes the histograms of the cohort from a round.
-    pub(super) fn of(mut round: CommittedRound) -> Self {
+    pub(super) fn from_committed(mut round: CommittedRound) -> Self {
         let tracks = round.lines.iter().map(|line| line.record.track + 1).max().unwrap_or(0);
         let held_out = primary(&round.lines, tracks);
         round.lines.iter_mut().for_each(|line| line.record.evaluations.clear());
@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn anybody_sees_bounds_and_no_bin() {
-        let shown = serde_json::to_value(PublicRound::of(round(5))).unwrap();
+        let shown = serde_json::to_value(PublicRound::from_committed(round(5))).unwrap();
         let figures = &shown["held_out"][0][0];
         assert_eq!((&figures["measure"], figures["devices"].as_u64()), (&"error".into(), Some(5)), "{shown}");
         assert!(figures["p50"]["lower"].as_f64() < figures["p50"]["upper"].as_f64(), "{shown}");
         assert!(!shown.to_string().contains("bins"), "{shown}");
-        let few = serde_json::to_value(PublicRound::of(round(4))).unwrap();
+        let few = serde_json::to_value(PublicRound::from_committed(round(4))).unwrap();
         assert_eq!(few["held_out"][0].as_array().map(Vec::len), Some(0), "{few}");
     }
 }

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::held_out::PublicRound;
-use super::{About, Now, Shown};
+use super::{About, Now, RoundView};
 use crate::http::{Access, HttpError, HttpState};
 
 /// The maximum number of concurrent event streams.
@@ -28,7 +28,7 @@ const MOST_ROUNDS: u32 = 1000;
 pub(crate) struct Snapshot {
     about: About,
     now: Now,
-    rounds: Vec<Shown>,
+    rounds: Vec<RoundView>,
     /// Whether models are public or restricted to devices.
     public: bool,
 }
@@ -57,7 +57,7 @@ pub(crate) async fn snapshot(
     known(&state, &federation)?;
     let live = &state.live;
     let public = state.access == Access::Anyone;
-    Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.shown(), public }))
+    Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.rounds(), public }))
 }
 
 /// The first round and the seed of a request.
@@ -80,7 +80,7 @@ pub(crate) async fn rounds(
         None => first_seed(&state).await?,
     };
     let rounds = state.store.rounds(&state.federation, seed, wanted.from, MOST_ROUNDS).await?;
-    Ok(Json(rounds.into_iter().map(PublicRound::of).collect()))
+    Ok(Json(rounds.into_iter().map(PublicRound::from_committed).collect()))
 }
 
 async fn first_seed(state: &HttpState) -> Result<u64, HttpError> {
@@ -104,8 +104,8 @@ pub(crate) async fn events(
     let mut told = live.now().committed;
     let changes = WatchStream::new(live.watch()).map(move |now| {
         let _here = &leaving;
-        let fresh = if now.committed == told { Vec::new() } else { live.shown() };
-        let rounds: Vec<Shown> =
+        let fresh = if now.committed == told { Vec::new() } else { live.rounds() };
+        let rounds: Vec<RoundView> =
             fresh.into_iter().filter(|shown| shown.round >= told.min(now.committed)).collect();
         told = now.committed;
         Ok(Event::default().json_data(Change { now, rounds }).unwrap_or_default())
@@ -116,7 +116,7 @@ pub(crate) async fn events(
 #[derive(Serialize)]
 struct Change {
     now: Now,
-    rounds: Vec<Shown>,
+    rounds: Vec<RoundView>,
 }
 
 /// Frees the slot of an event stream when it ends.

@@ -15,6 +15,14 @@ pub enum Undeployable {
     /// Devices would send their losses one by one, and the server was not set to open mode.
     #[error("the experiment finds η in open mode: devices would send their losses one by one")]
     Open,
+    /// An algorithm runs in simulations only.
+    #[error("{algorithm} cannot be deployed: {reason}")]
+    SimulationOnly {
+        /// The kind of the algorithm.
+        algorithm: &'static str,
+        /// The reason.
+        reason: &'static str,
+    },
     /// Devices would send their number of examples.
     #[error("devices do not report how many examples they have")]
     ExactWeights,
@@ -53,6 +61,7 @@ impl Undeployable {
             Self::Open => {
                 "private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open"
             }
+            Self::SimulationOnly { .. } => "remove the algorithm: it runs in simulations only",
             Self::ExactWeights => {
                 "write weights = \"uniform\" or \"bucketed\" into the experiment, or --set weights=uniform"
             }
@@ -77,6 +86,9 @@ impl Undeployable {
 
 /// Rejects experiments that must not be deployed.
 pub(super) fn check(config: &ServerConfig, experiment: &Experiment) -> Result<(), Undeployable> {
+    if let Some((algorithm, reason)) = experiment.needs_simulation() {
+        return Err(Undeployable::SimulationOnly { algorithm, reason });
+    }
     if experiment.is_open() && !config.open {
         return Err(Undeployable::Open);
     }

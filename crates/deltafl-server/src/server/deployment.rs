@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use deltafl_data::experiment::Experiment;
 use deltafl_wire::contract::DataContract;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::roster::SignedRoster;
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::config::ServerConfig;
 use super::error::ServerError;
-use super::{ServerEvent, ServerListener};
+use super::{Server, ServerEvent, ServerEvents};
 use crate::authority::{Authority, ServerIdentity};
 use crate::committer::RunStore;
 use crate::exchange::DrawChain;
@@ -43,27 +42,29 @@ pub(super) struct Deployment {
     /// The version of the roster that the server started with.
     roster: AtomicU64,
     enrolled: Arc<Notify>,
+    environment: Environment,
 }
 
 impl Deployment {
     /// Opens the store and reads the certificates.
-    pub(super) async fn open(
-        config: &ServerConfig,
-        experiment: &Experiment,
-        contract: Option<&DataContract>,
-        out: &Path,
-        listener: &dyn ServerListener,
-    ) -> Result<Self, ServerError> {
+    pub(super) async fn open(owner: &Server<'_>, events: &ServerEvents) -> Result<Self, ServerError> {
+        let Server { config, experiment, environment, .. } = owner;
+        let (contract, environment) = (owner.model.contract.as_ref(), environment.clone());
         let Certificates { federation, server, authority } = match &config.certs {
-            Some(folder) => Certificates::read(folder, listener)?,
+            Some(folder) => Certificates::read(folder, events)?,
             None => {
                 Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
         };
-        let mut settings = StoreSettings::in_folder(&out.join("server"));
-        settings.database = config.database.clone().unwrap_or(settings.database);
-        settings.blobs = config.blobs.clone().unwrap_or(settings.blobs);
-        let store = Store::open(&settings).await?;
+        let store = match &owner.store {
+            Some(store) => store.clone(),
+            None => {
+                let mut settings = StoreSettings::in_folder(&owner.out.join("server"));
+                settings.database = config.database.clone().unwrap_or(settings.database);
+                settings.blobs = config.blobs.clone().unwrap_or(settings.blobs);
+                Store::open(&settings).await?
+            }
+        };
         store.create_federation(&federation).await?;
         store.set_experiment(&federation, experiment).await?;
         if config.drawn_cohorts {
@@ -82,7 +83,8 @@ impl Deployment {
             Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority)
                 .with_runs(experiment.seeds().iter().len() as u64),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
-        };
+        }
+        .with_clock(Arc::clone(&environment.clock));
         let run =
             RunStore::new(store.clone(), federation.clone(), live.clone(), experiment, contract.cloned());
         Ok(Self {
@@ -95,6 +97,7 @@ impl Deployment {
             roster_renewal,
             roster: AtomicU64::new(0),
             enrolled: Arc::default(),
+            environment,
         })
     }
 
@@ -111,10 +114,7 @@ impl Deployment {
     }
 
     /// The enrolled devices, signed; `None` without certificates.
-    pub(super) async fn roster(
-        &self,
-        listener: &dyn ServerListener,
-    ) -> Result<Option<SignedRoster>, ServerError> {
+    pub(super) async fn roster(&self, events: &ServerEvents) -> Result<Option<SignedRoster>, ServerError> {
         if self.server.is_none() {
             return Ok(None);
         }
@@ -122,7 +122,7 @@ impl Deployment {
         self.roster.store(version, Ordering::Relaxed);
         let (roster, left) = self.roster_renewal.roster().await?;
         if left < SOON {
-            listener.event(&ServerEvent::RosterExpires { days: left.as_secs() / 86_400 });
+            events.send(ServerEvent::RosterExpires { days: left.as_secs() / 86_400 });
         }
         Ok(Some(roster))
     }
@@ -158,7 +158,7 @@ impl Deployment {
             answered: http::ResponseCounts::default(),
         });
         let failed = |source| ServerError::Http { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = self.environment.network.listen(address).await.map_err(failed)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
         let shown = Arc::clone(&state);
@@ -170,16 +170,16 @@ impl Deployment {
     pub(super) async fn lead(
         &self,
         stop: &AtomicBool,
-        listener: &dyn ServerListener,
+        events: &ServerEvents,
     ) -> Result<Option<Lease>, StoreError> {
-        self.run.lead(stop, || listener.event(&ServerEvent::StandingBy)).await
+        self.run.lead(stop, || events.send(ServerEvent::StandingBy)).await
     }
 
     /// Updates the live page and the roster while the rounds run.
-    pub(super) fn follow(&self, host: &Arc<Host>, listener: &Arc<dyn ServerListener>) -> JoinHandle<()> {
+    pub(super) fn follow(&self, host: &Arc<Host>, events: &ServerEvents) -> JoinHandle<()> {
         let known = Some(self.roster.load(Ordering::Relaxed));
-        let listener = Arc::clone(listener);
-        let failed = move |error: &RenewalError| listener.event(&ServerEvent::RosterNotRenewed { error });
+        let events = events.clone();
+        let failed = move |error: &RenewalError| events.send(ServerEvent::RosterNotRenewed { error });
         let (live, enrolled) = (self.live.clone(), Arc::clone(&self.enrolled));
         self.roster_renewal.clone().follow(Arc::clone(host), live, known, enrolled, failed)
     }
@@ -193,7 +193,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn read(folder: &Path, listener: &dyn ServerListener) -> Result<Self, ServerError> {
+    fn read(folder: &Path, events: &ServerEvents) -> Result<Self, ServerError> {
         let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
         let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let ca = folder.join("ca");
@@ -204,7 +204,7 @@ impl Certificates {
             false => Some(Arc::new(Authority::open(&ca).map_err(ServerError::Certificates)?)),
         };
         if authority.is_none() {
-            listener.event(&ServerEvent::NoAuthorityKeys);
+            events.send(ServerEvent::NoAuthorityKeys);
         }
         Ok(Self { federation, server: Some(server), authority })
     }

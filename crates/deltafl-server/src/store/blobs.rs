@@ -17,7 +17,7 @@ pub struct BlobHash(String);
 
 impl BlobHash {
     /// Computes the hash of some bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn for_bytes(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes).to_hex().to_string())
     }
 
@@ -71,7 +71,11 @@ impl BlobStorage {
 
     async fn get(&self, hash: &BlobHash) -> Result<Bytes, StoreError> {
         let bytes = self.store()?.get(&hash.path()).await?.bytes().await?;
-        if BlobHash::of(&bytes) == *hash { Ok(bytes) } else { Err(StoreError::Damaged { what: "blob" }) }
+        if BlobHash::for_bytes(&bytes) == *hash {
+            Ok(bytes)
+        } else {
+            Err(StoreError::Damaged { what: "blob" })
+        }
     }
 
     async fn delete(&self, hash: &BlobHash) -> Result<(), StoreError> {
@@ -108,7 +112,7 @@ fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
 impl Store {
     /// Stores a blob.
     pub async fn put_blob(&self, bytes: &Bytes) -> Result<BlobHash, StoreError> {
-        let hash = BlobHash::of(bytes);
+        let hash = BlobHash::for_bytes(bytes);
         patiently!(self, self.blobs().put(&hash, bytes))?;
         Ok(hash)
     }

@@ -39,7 +39,7 @@ pub struct PublishedLosses {
 impl PublishedLosses {
     /// Returns the percentiles of a distribution, or `None` if it covers too few devices for
     /// publication.
-    pub fn of(distribution: &LossDistribution) -> Option<Self> {
+    pub fn from_distribution(distribution: &LossDistribution) -> Option<Self> {
         let devices = distribution.devices();
         (devices >= FEWEST_SHOWN).then(|| Self { devices, percentiles: distribution.percentiles() })
     }
@@ -96,7 +96,11 @@ impl Store {
                 let distribution = parse(&row.try_get::<String, _>(2)?)?;
                 let track = usize::try_from(row.try_get::<i64, _>(1)?)
                     .map_err(|_| StoreError::Damaged { what: "losses" })?;
-                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), track, PublishedLosses::of(&distribution)))
+                Ok((
+                    row.try_get::<i64, _>(0)?.unsigned_abs(),
+                    track,
+                    PublishedLosses::from_distribution(&distribution),
+                ))
             })
             .collect()
     }

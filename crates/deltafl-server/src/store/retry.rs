@@ -1,6 +1,8 @@
 //! Retries: transient failures and the delays between attempts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::StoreError;
 

@@ -12,6 +12,7 @@ use deltafl::training::State;
 use deltafl_server::listener::{ConnectionLimits, ListenError, Protection, ServerSocket};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Limits, Setup};
+use deltafl_wire::environment::Tcp;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FetchRequest, FromDevice, Hello, NewestRequest, Part, from_device, from_server};
 use prost::Message as _;
@@ -43,7 +44,7 @@ async fn a_server_that_stops_says_so_to_its_devices() {
 async fn without_certificates_only_this_machine_is_served() {
     let _limit = watchdog::start();
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    let bound = ServerSocket::bind(anywhere, Protection::Loopback, ConnectionLimits::default()).await;
+    let bound = ServerSocket::bind(anywhere, Protection::Loopback, ConnectionLimits::default(), &Tcp).await;
     assert!(matches!(bound.err(), Some(ListenError::NotLoopback(_))));
 }
 

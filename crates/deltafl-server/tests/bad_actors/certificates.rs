@@ -9,6 +9,7 @@ use deltafl_device::{ServerEndpoint, ServerTrust, SessionError, is_refused_certi
 use deltafl_server::listener::ConnectionLimits;
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::Setup;
+use deltafl_wire::environment::Environment;
 use deltafl_wire::proto::{FetchRequest, FromDevice, Hello, from_device};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -25,7 +26,7 @@ use super::watchdog;
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.
 async fn certified_hello(server: &ServerEndpoint, device: &str) -> Result<(), SessionError> {
-    offer(server, device).await.map(|_| ())
+    offer(server, device, &Environment::default().network).await.map(|_| ())
 }
 
 #[tokio::test]
@@ -80,7 +81,7 @@ async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
     let host = certified.host(test.setup()).await;
     let (thief, owner) = (&certified.fleet.devices[0], &certified.fleet.devices[1]);
     let server = ServerEndpoint::certified(&host.address().to_string(), thief).unwrap();
-    let mut client = server.dial().await.unwrap();
+    let mut client = server.dial(&Environment::default().network).await.unwrap();
     let hello = from_device::Body::Hello(Hello { version: 1, device: thief.name().as_str().to_owned() });
     let greeting = tokio_stream::once(FromDevice { body: Some(hello) }).chain(tokio_stream::pending());
     let mut incoming = client.attend(greeting).await.unwrap().into_inner();

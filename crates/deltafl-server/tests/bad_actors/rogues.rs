@@ -22,13 +22,13 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_server::Deadlines;
 use deltafl_server::exchange::{NetworkExchange, Rules};
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{CONCURRENT, Host, Limits, Setup};
+use deltafl_server::serve::{CONCURRENT, Limits, Setup};
 use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
 use deltafl_wire::roster::{Roster, SignedRoster, session_under};
 use deltafl_wire::{FRAGMENT, Reassembly, fragments};
 use rand_core::SeedableRng as _;
 
-use super::fleet::{Records, TestFederation, never, options, start_host};
+use super::fleet::{Records, TestFederation, TestHost, never, options, start_host};
 use super::watchdog;
 use super::{EXPERIMENT, Line};
 
@@ -130,7 +130,7 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     let address = host.address();
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: second, ..Deadlines::default() };
-    let mut exchange = host.exchange(Rules { deadlines, ..test.rules() }, never()).unwrap();
+    let mut exchange = host.exchange(Rules { deadlines, ..test.rules() }, never());
     let mut devices = test.devices();
     let replayed = engine_first_drawn(&test);
     let rogue = devices.remove(replayed.place());
@@ -182,7 +182,7 @@ fn sum_of(
 }
 
 /// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
-async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
+async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, TestHost) {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let devices: Vec<FederationIndex> = test.devices()[..8].to_vec();
     let answer = 8 * (test.model.num_params() + 3);
@@ -195,7 +195,7 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
     let rules = Rules { deadlines, present: 8, quorum: 3, ..test.rules() };
-    let mut exchange = host.exchange(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never());
     for index in [0, 1] {
         let (test, device) = (Arc::clone(&test), devices[index as usize]);
         tokio::spawn(async move { conduct_of.take_part(address, &test, device, index).await });
@@ -224,7 +224,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     let deadline = Duration::from_secs(5);
     let deadlines = Deadlines { setup: deadline, input: deadline, unmask: deadline };
     let rules = Rules { deadlines, present: devices.len(), quorum: 3, ..test.rules() };
-    let mut exchange = host.exchange(rules, never()).unwrap();
+    let mut exchange = host.exchange(rules, never());
     let swarm = test.swarm_of(honest, address, &options());
     let mut lines = Vec::new();
     for (place, &rogue) in (honest.len()..).zip(rogues) {

@@ -10,12 +10,13 @@ use deltafl_device::ServerEndpoint;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_server::authority::{Authority, FleetIdentities, Revocations, ServerIdentity};
 use deltafl_server::listener::Protection;
-use deltafl_server::serve::{Host, Setup};
+use deltafl_server::serve::Setup;
+use deltafl_wire::environment::SystemClock;
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-use super::fleet::{TestFederation, start_host};
+use super::fleet::{TestFederation, TestHost, start_host};
 
 /// An authority, its server and its fleet.
 pub struct Certified {
@@ -43,17 +44,17 @@ impl Certified {
         };
         let entries: Vec<RosterEntry> = self.fleet.devices.iter().map(entry).collect();
         let version = 1 + entries.iter().filter(|entry| entry.revoked).count() as u64;
-        let edition = RosterVersion::expiring_in(version, Duration::from_secs(86_400));
+        let edition = RosterVersion::expiring_in(version, Duration::from_secs(86_400), &SystemClock);
         let roster = Roster::new(edition, entries).unwrap();
         SignedRoster::new(&roster, |message| self.authority.sign(message))
     }
 
-    pub async fn host(&self, setup: Setup) -> Host {
+    pub async fn host(&self, setup: Setup) -> TestHost {
         self.host_in(0, setup).await
     }
 
     /// A server whose clock is so many days ahead.
-    pub async fn host_in(&self, days: u64, setup: Setup) -> Host {
+    pub async fn host_in(&self, days: u64, setup: Setup) -> TestHost {
         let mut tls = (*self.server.mutual_tls(&self.revocations, &[b"h2"]).unwrap()).clone();
         tls.time_provider = Arc::new(Ahead(Duration::from_secs(86_400 * days)));
         let setup = Setup { protection: Protection::mutual(Arc::new(tls)), ..setup };

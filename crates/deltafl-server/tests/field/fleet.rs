@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{
-    Event, Observer, ObserverError, RoundRecord, State, TrainOptions, TrainingError, train_with,
+    Event, Observer, ObserverResult, RoundRecord, State, TrainOptions, TrainingError, TrainingObserver,
+    train_with,
 };
 use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_device::{Backoff, Consent, Credentials, ServerEndpoint, ServerTrust, model_trainer};
-use deltafl_server::exchange::Rules;
-use deltafl_server::listener::{ConnectionLimits, Protection};
-use deltafl_server::serve::{Host, Introduction, Limits, Setup};
+use deltafl_server::exchange::{NetworkExchange, Rules};
+use deltafl_server::serve::{DeviceLink, Host, Introduction, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::{RosterVersion, SignedRoster};
 
@@ -68,25 +68,19 @@ impl TestFederation {
     }
 
     pub fn setup(&self) -> Setup {
-        Setup {
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            protection: Protection::Loopback,
-            connections: ConnectionLimits::default(),
-            limits: Limits::default(),
-            introduction: Introduction {
-                federation: "test".to_owned(),
-                session: rand_session(),
-                experiment: self.experiment.name().to_owned(),
-                model: serde_json::to_string(&self.experiment.model().spec()).unwrap(),
-                params: self.model.num_params(),
-                open: self.experiment.is_open(),
-                contract: None,
-            },
-            newest: Vec::new(),
-        }
+        let introduction = Introduction {
+            federation: "test".to_owned(),
+            session: rand_session(),
+            experiment: self.experiment.name().to_owned(),
+            model: serde_json::to_string(&self.experiment.model().spec()).unwrap(),
+            params: self.model.num_params(),
+            open: self.experiment.is_open(),
+            contract: None,
+        };
+        Setup::loopback(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), introduction)
     }
 
-    pub async fn host(&self) -> Host {
+    pub async fn host(&self) -> TestHost {
         start_host(self.setup(), &self.roster(&[])).await
     }
 
@@ -132,7 +126,7 @@ impl TestFederation {
     pub fn train(
         &self,
         exchange: &mut dyn Exchange,
-        diary: &mut dyn Observer,
+        diary: &mut TrainingObserver<'_>,
     ) -> Result<State, TrainingError> {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
@@ -173,8 +167,8 @@ pub struct Records {
     pub evaluations: usize,
 }
 
-impl Observer for Records {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Records {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => self.records.extend_from_slice(records),
             Event::Evaluated { .. } => self.evaluations += 1,
@@ -185,12 +179,38 @@ impl Observer for Records {
     }
 }
 
+/// A server and its devices.
+pub struct TestHost {
+    host: Host,
+    link: Option<DeviceLink>,
+}
+
+impl TestHost {
+    /// The devices as an exchange.
+    pub fn exchange(&mut self, rules: Rules, stop: Arc<AtomicBool>) -> NetworkExchange {
+        NetworkExchange::new(self.link.take().expect("the exchange exists already"), rules, stop)
+    }
+
+    pub async fn shut_down(self) {
+        drop(self.link);
+        self.host.shut_down().await;
+    }
+}
+
+impl Deref for TestHost {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
 /// Starts a server whose sessions are shown when a test exceeds its time limit.
-pub async fn start_host(setup: Setup, roster: &SignedRoster) -> Host {
-    let host = Host::start(setup, roster).await.unwrap();
+pub async fn start_host(setup: Setup, roster: &SignedRoster) -> TestHost {
+    let (host, link) = Host::start(setup, roster).await.unwrap();
     let monitor = host.session_monitor();
     watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
-    host
+    TestHost { host, link: Some(link) }
 }
 
 /// A flag that nobody raises.

@@ -15,6 +15,7 @@ use deltafl::training::{RoundRecord, State, TrackState};
 use deltafl_data::run_folder::RoundLine;
 use deltafl_server::serve::{Phase, PhasePurpose};
 use deltafl_server::store::{Commit, RoundLosses, Store, StoreSettings};
+use deltafl_wire::environment::{Network as _, Tcp};
 use deltafl_wire::identity::FederationName;
 
 /// The settings of every database there is, blobs in a folder.
@@ -229,7 +230,7 @@ pub async fn host(hosting: TestServerOptions) -> TestServer {
         access: hosting.access,
         answered: Default::default(),
     });
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = Tcp.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let shown = std::sync::Arc::clone(&state);
     tokio::spawn(http::serve(listener, tls, shown, hosting.limits, std::future::pending()));

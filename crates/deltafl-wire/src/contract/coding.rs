@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn classes_are_found_by_their_names() {
         let dense = InputKind::Dense { dim: 1 };
-        let contract = DataContract::of(&device(dense, &["ill", "unclear", "well"], &[0, 2]));
+        let contract = DataContract::from_federation(&device(dense, &["ill", "unclear", "well"], &[0, 2]));
         let fitted = contract.fit(device(dense, &["well", "ill"], &[0, 1])).unwrap();
         assert_eq!((fitted.classes(), fitted.class_names()), (3, &names(&["ill", "unclear", "well"])[..]));
         assert_eq!(fitted.stored(FederationIndex(0)).1, StoredTargets::Classes(vec![2, 0]));
@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn bytes_are_the_numbers_that_they_stand_for() {
-        let contract = DataContract::of(&device(InputKind::Dense { dim: 1 }, &["no", "yes"], &[0, 1]));
+        let contract =
+            DataContract::from_federation(&device(InputKind::Dense { dim: 1 }, &["no", "yes"], &[0, 1]));
         let fitted = contract.fit(device(InputKind::Bytes { dim: 1 }, &["no", "yes"], &[0, 1])).unwrap();
         assert!(matches!(fitted.stored(FederationIndex(0)).0, DeviceExamples::Dense(&[1.0, 0.0])));
     }
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn a_contract_that_contradicts_itself_or_asks_for_much_memory_is_refused() {
         let (own, dense) = (device(InputKind::Dense { dim: 1 }, &["no", "yes"], &[0, 1]), &["yes", "no"]);
-        let mut contract = DataContract::of(&own);
+        let mut contract = DataContract::from_federation(&own);
         contract.class_names = names(dense);
         contract.inputs = InputKind::Dense { dim: 1 << 28 };
         assert!(matches!(contract.fit(own.clone()), Err(ContractMismatch::TooWide { .. })));

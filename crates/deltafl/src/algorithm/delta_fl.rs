@@ -1,6 +1,6 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses participate (Algorithms 2 and 3).
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{
     Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
@@ -66,6 +66,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
     build: |options| Ok(Tail::from_options(options)?.into_parts()),
     weightings: &[&TAIL, &SMOOTH_TAIL],
     corrections: &[],
+    requires: Requires::Sums,
 };
 
 /// The method by which Δ-FL finds the quantile of the losses.
@@ -194,7 +195,7 @@ impl Selection for Tail {
 
     fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState) {
         let eta = match learned {
-            Learned::Nothing => return,
+            Learned::Nothing | Learned::NamedLosses(_) => return,
             Learned::Losses(losses) => self.open_eta(losses),
             Learned::Quantile(search) => {
                 memory.set_number(RANGE[0], search.range().lower());
@@ -227,7 +228,7 @@ impl Selection for Tail {
 
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
     /// device keeps on average in that round is the measure for the rounds after it.
-    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState) {
+    fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState) {
         let Some(found) = memory.number(ETA_ROUND) else { return };
         if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || summed.answered == 0 {
             return;
@@ -246,10 +247,11 @@ impl Selection for Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selection::DeviceFacts;
     use crate::superquantile::tests::{devices, theta};
 
-    fn summed(round: u64, tail_weight: f64) -> SummedTail {
-        SummedTail { round, answered: 10, tail_weight }
+    fn summed(round: u64, tail_weight: f64) -> SummedTail<'static> {
+        SummedTail { round, answered: 10, tail_weight, reports: &[] }
     }
 
     fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> AlgorithmState {
@@ -264,7 +266,7 @@ mod tests {
         let noise: Vec<(f64, f64)> = (0..50).map(|k| (ln + f64::from(k % 7) * 8.9e-16, 10.0)).collect();
         let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
         let weighting = Tail::new(theta(0.1)).weighting(&memory);
-        assert!(noise.iter().all(|&(loss, _)| weighting.share(loss) == 1.0));
+        assert!(noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1 }) == 1.0));
     }
 
     #[test]

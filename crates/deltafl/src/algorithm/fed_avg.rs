@@ -1,7 +1,7 @@
 //! FedAvg: every device of the cohort participates (McMahan et al., 2017). This is Δ-FL at θ = 1
 //! without the losses.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::selection::EVERYONE;
 
 /// Federated averaging, with the parts of which every other algorithm replaces some.
@@ -13,4 +13,5 @@ pub static FED_AVG: Algorithm = Algorithm {
     build: |_| Ok(AlgorithmParts::default()),
     weightings: &[&EVERYONE],
     corrections: &[],
+    requires: Requires::Sums,
 };

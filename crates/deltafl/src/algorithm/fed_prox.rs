@@ -8,7 +8,7 @@
 //! Every device of the cohort counts, and the server averages as in FedAvg. Only the local step
 //! differs. μ = 0 equals FedAvg to the bit.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 
 /// FedProx.
@@ -28,4 +28,5 @@ pub static FED_PROX: Algorithm = Algorithm {
     build: |options| Ok(AlgorithmParts { proximal: options.real("mu")? as f32, ..AlgorithmParts::default() }),
     weightings: &[],
     corrections: &[],
+    requires: Requires::Sums,
 };

@@ -11,7 +11,7 @@
 //! c_k stays on its device: in its memory, and in a deployment on its disk. Means use the weights
 //! of the devices, and equal those of the paper with `weights = "uniform"`.
 
-use super::{Algorithm, AlgorithmParts};
+use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
@@ -39,6 +39,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     },
     weightings: &[&EVERYONE],
     corrections: &[&CONTROL_VARIATE],
+    requires: Requires::Sums,
 };
 
 /// The name of c in the track's memory and of c_k in the device's memory.
@@ -59,7 +60,7 @@ pub static CONTROL_VARIATE: Correction = Correction {
 
 /// c_k⁺, and what it differs by from c_k.
 fn finish(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]) {
-    let LocalResult { params, local, sent, steps, learning_rate } = *trained;
+    let LocalResult { params, local, sent, steps, learning_rate, .. } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
     let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
     for ((change, moved), &control) in changes.iter_mut().zip(moved).zip(sent[0].as_slice()) {
@@ -120,6 +121,7 @@ mod tests {
             sent: &sent,
             steps: 4,
             learning_rate: 0.125,
+            proximal: 0.0,
         };
         let mut changes = [0.0; 2];
         (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
@@ -142,8 +144,11 @@ mod tests {
         }
         let sum = UpdateSum::new(sum, 2).unwrap();
         let mut memory = AlgorithmState::default();
-        let moved =
-            Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
+        let moved = Control { rate: 0.5 }.apply(
+            &ServerStepInput { params: &params, devices: 10, learning_rate: 0.1 },
+            &sum,
+            &mut memory,
+        );
         assert_eq!(moved.unwrap().as_slice(), [2.0]);
         // The mean change is 2, from 2 of 10 devices.
         assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);

@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
+use crate::aggregation::Aggregation;
+use crate::memory::AlgorithmState;
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
 use crate::superquantile::Conformity;
-use crate::trainer::Correction;
+use crate::trainer::{Correction, Personal};
 
 /// One model of a run.
 pub struct Track {
@@ -15,6 +17,10 @@ pub struct Track {
     pub label: TrackLabel,
     /// The selection of devices and their weights.
     pub selection: Box<dyn Selection>,
+    /// The personal models of devices.
+    pub personal: Option<Personal>,
+    /// The aggregation of the updates of individual devices; `None` for their sum.
+    pub aggregation: Option<Box<dyn Aggregation>>,
     /// The server step, which computes w_{t+1} from the sum.
     pub server: Box<dyn ServerStep>,
     /// λ of (λ/2)‖w‖².
@@ -45,9 +51,9 @@ impl std::fmt::Display for TrackLabel {
 impl Track {
     /// A track of these parts.
     pub fn new(name: &str, algorithm: &Algorithm, parts: AlgorithmParts, l2: f32) -> Self {
-        let AlgorithmParts { selection, proximal, correction, server, theta } = parts;
+        let AlgorithmParts { selection, proximal, correction, personal, aggregation, server, theta } = parts;
         let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
-        Self { label, selection, server, l2, proximal, correction }
+        Self { label, selection, personal, aggregation, server, l2, proximal, correction }
     }
 
     /// A track of an algorithm with these options.
@@ -58,6 +64,13 @@ impl Track {
     ) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
+    }
+
+    /// Returns `true` if its updates need more than plain SGD and a weight: corrections of local
+    /// steps, personal models or reports.
+    pub fn needs_cpu(&self) -> bool {
+        let weighting = self.selection.weighting(&AlgorithmState::default());
+        self.correction.is_some() || self.personal.is_some() || !weighting.kind().reports.is_empty()
     }
 
     /// Creates FedAvg without a penalty.

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use crate::data::{Federation, FederationIndex};
-use crate::device::{add_update, stream_key, update_stream};
+use crate::device::{Share, add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
 use crate::params::{Params, add_wrapping};
@@ -71,7 +71,7 @@ impl<'a> Threads<'a> {
                 }
                 // State that a panic leaves incomplete is discarded with the run.
                 let done = catch_unwind(AssertUnwindSafe(|| task(i, &at, &mut **worker, &mut state)));
-                if let Err(problem) = done.unwrap_or_else(|panic| Err(said(&*panic).into())) {
+                if let Err(problem) = done.unwrap_or_else(|panic| Err(panic_message(&*panic).into())) {
                     next.store(tasks, Ordering::Relaxed);
                     let device = self.federation.id(at.get()).to_owned();
                     return Err(ComputeError::Device { device, problem });
@@ -88,7 +88,7 @@ impl<'a> Threads<'a> {
 }
 
 /// Returns the panic message.
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     said.unwrap_or("panic without a message").to_owned()
@@ -152,14 +152,15 @@ impl Compute for Threads<'_> {
         let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
         let update =
             |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
-                let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
+                let UpdateTask { device, params, sent, own, plan, weight, report, personal, sum } = tasks[t];
                 at.set(device);
                 thread.sums[sum].resize(lens[sum], 0);
                 let mut stream = update_stream(key, stream_key(self.federation.id(device)));
                 let examples = self.federation.examples(device);
                 let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
                 let sum = &mut thread.sums[sum];
-                let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
+                let share = Share { weight, report, personal };
+                let memory = add_update(&code, &task, share, own, &mut stream, worker, sum)?;
                 thread.remembered.extend(memory.map(|memory| (t, memory)));
                 Ok(())
             };

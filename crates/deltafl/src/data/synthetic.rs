@@ -29,6 +29,7 @@ pub enum Spec {
     /// Handwriting in the classes of EMNIST.
     Glyphs(Glyphs),
     /// The synthetic(α, β) federation of logistic models.
+    #[serde(rename = "logistic")]
     SyntheticLogistic(SyntheticLogistic),
     /// Characters spoken by the roles of a play.
     Roles(Roles),

@@ -9,11 +9,12 @@ use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::UpdateCode;
 use crate::question::Ask;
+use crate::selection::{DeviceFacts, Report};
 use crate::stream::Stream;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
 use crate::task::Task;
-use crate::trainer::{LocalPlan, LocalTask, TrainerError, Worker};
+use crate::trainer::{LocalPlan, LocalTask, PersonalMethod, TrainerError, Worker};
 
 /// The contribution of a device to a sum, before anything is computed for it.
 #[derive(Clone, Copy, Debug)]
@@ -28,26 +29,33 @@ pub(crate) enum Contribution<'q> {
         plan: &'q LocalPlan,
         /// α_k·ω_k; NaN if the loss is not a number. Such an update is counted as refused.
         weight: f64,
+        /// The report beside the update, if the weighting has one.
+        report: Option<Report<'q>>,
     },
     /// Histograms of the metrics over the examples that the device holds out.
     Evaluation(&'q [Measure]),
 }
 
 impl<'q> Contribution<'q> {
-    /// Returns the contribution of a device of this weight α_k. `loss` is F_k(w), which must be
-    /// present if the query needs it.
+    /// Returns the contribution of a device of this weight α_k with `held` examples. `loss` is
+    /// F_k(w), which must be present if the query needs it.
     ///
     /// A device whose loss is not finite contributes nothing to a quantile.
-    pub(crate) fn new(ask: &'q Ask, weight: f64, loss: Option<f64>) -> Self {
+    pub(crate) fn new(ask: &'q Ask, weight: f64, held: u64, loss: Option<f64>) -> Self {
         match ask {
             Ask::Quantile(query) => match loss.map(|loss| DeviceLoss::new(loss, weight)) {
                 Some(Ok(loss)) => Self::Loss(query, loss),
                 _ => Self::Nothing,
             },
             Ask::Update { weighting, plan } => {
-                let share = loss.map_or(1.0, |loss| weighting.share(loss));
-                let is_part = share > 0.0 || share.is_nan();
-                if is_part { Self::Update { plan, weight: weight * share } } else { Self::Nothing }
+                let device = DeviceFacts { loss: loss.unwrap_or(0.0), steps: plan.steps(held) };
+                let share = weighting.share(&device);
+                if share <= 0.0 {
+                    return Self::Nothing;
+                }
+                let reports = !weighting.kind().reports.is_empty();
+                let report = reports.then_some(Report { weighting, device, weight, share });
+                Self::Update { plan, weight: weight * share, report }
             }
             Ask::Evaluation(measures) => Self::Evaluation(measures),
         }
@@ -70,6 +78,17 @@ pub(crate) fn add_evaluation(
     evaluation::answer(measures, task, &Evaluation::new(task, score, examples), sum);
 }
 
+/// The share of a device in a sum of updates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share<'a> {
+    /// α_k·ω_k.
+    pub(crate) weight: f64,
+    /// The report beside the update.
+    pub(crate) report: Option<Report<'a>>,
+    /// The training of a personal model after the update.
+    pub(crate) personal: Option<PersonalMethod>,
+}
+
 /// Trains a device and adds its update to `sum`. Returns the new memory of the device if it differs
 /// from `own`.
 ///
@@ -79,7 +98,7 @@ pub(crate) fn add_evaluation(
 pub(crate) fn add_update(
     code: &UpdateCode,
     task: &LocalTask<'_>,
-    weight: f64,
+    Share { weight, report, personal }: Share<'_>,
     own: Option<&AlgorithmState>,
     stream: &mut Stream,
     worker: &mut dyn Worker,
@@ -90,8 +109,24 @@ pub(crate) fn add_update(
         return Ok(None);
     }
     let mut memory = own.cloned().unwrap_or_default();
+    let mut before = personal.filter(|method| method.repeats_batches()).map(|_| stream.clone());
     let answer = worker.update(task, &mut memory, stream)?;
+    let numbers = match (&report, answer.split_at_checked(task.params.len())) {
+        (Some(report), Some((local, _))) => report.numbers(code.squared_norm(task.params, local)),
+        _ => Vec::new(),
+    };
+    if !code.fits(&numbers) {
+        UpdateCode::refuse(sum);
+        return Ok(None);
+    }
     let is_added = add_answer(code, task, answer, weight, sum)?;
+    if is_added {
+        UpdateCode::add_reports(&numbers, sum);
+        if let Some(method) = personal {
+            let stream = before.as_mut().unwrap_or(stream);
+            worker.personalise(task, method, &mut memory, stream)?;
+        }
+    }
     let is_new = own.is_some() || !memory.is_empty();
     Ok((is_added && is_new).then_some(memory))
 }

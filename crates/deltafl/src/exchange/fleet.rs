@@ -3,24 +3,30 @@
 //! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
 //! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
+mod held_out;
+mod personal;
+
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::peers::{cut, owners};
 use super::recall::{self, MemoryUpdate};
 use super::{
-    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
-    WorkDone,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, NamedLoss, Peers, Round, SplitEvaluation,
+    TrainIndex, WorkDone,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
+use crate::device::{Contribution, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Ask, Query};
+use crate::selection::Report;
 use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
+
+pub use personal::PersonalModels;
 
 /// The devices of a federation.
 pub(super) struct Fleet<'a, C, P> {
@@ -44,11 +50,12 @@ pub(super) struct Fleet<'a, C, P> {
 
 /// A pending update of a cohort member.
 #[derive(Clone, Copy)]
-struct PendingUpdate {
+struct PendingUpdate<'q> {
     query: usize,
     member: usize,
     /// α_k·ω_k, or NaN if the loss is NaN.
     weight: f64,
+    report: Option<Report<'q>>,
     /// The number of examples that the device processes.
     examples: u64,
 }
@@ -130,14 +137,16 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         self.know_losses(round, params.iter().copied())?;
         let of_params = |params: &&Params| {
             let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told =
-                |(drawn, &loss): (&CohortMember, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
-            answering.filter_map(told).collect()
+            let named = |(drawn, &loss): (&CohortMember, &f64)| {
+                let loss = DeviceLoss::new(loss, self.weight(round, drawn)).ok()?;
+                Some(NamedLoss { device: drawn.device, loss })
+            };
+            answering.filter_map(named).collect()
         };
         Ok(params.iter().map(of_params).collect())
     }
@@ -173,7 +182,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         members: &[usize],
     ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let place = |pending: &PendingUpdate| members.iter().position(|&member| member == pending.member);
+        let place = |pending: &PendingUpdate<'_>| members.iter().position(|&member| member == pending.member);
         let mut pending = self.pending_updates(round, queries);
         pending.retain(|pending| place(pending).is_some());
         let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
@@ -183,7 +192,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
-        let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
+        let part = |pending: &PendingUpdate<'_>| place(pending).unwrap_or(0) * queries.len() + pending.query;
         let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
@@ -320,7 +329,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn pending_updates(&self, round: &Round<'_>, queries: &[Query]) -> Vec<PendingUpdate> {
+    fn pending_updates<'q>(&self, round: &Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -332,11 +341,16 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
-                if let Contribution::Update { plan, weight } =
-                    Contribution::new(ask, self.weight(round, drawn), loss)
+                let held = self.counts[drawn.device.place()];
+                let share = round.own.get(query).map_or(1.0, |update| update.share(member));
+                if share <= 0.0 {
+                    continue;
+                }
+                if let Contribution::Update { plan, weight, report } =
+                    Contribution::new(ask, share * self.weight(round, drawn), held, loss)
                 {
-                    let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(PendingUpdate { query, member, weight, examples });
+                    let examples = plan.examples(held);
+                    all.push(PendingUpdate { query, member, weight, report, examples });
                 }
             }
         }
@@ -360,24 +374,27 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// Computes updates and adds each to the sum given by `sum_of`.
-    fn update(
+    fn update<'q>(
         &mut self,
         round: &Round<'_>,
-        queries: &[Query],
-        pending: &[PendingUpdate],
-        sum_of: impl Fn(&PendingUpdate) -> usize,
+        queries: &'q [Query],
+        pending: &[PendingUpdate<'q>],
+        sum_of: impl Fn(&PendingUpdate<'q>) -> usize,
         sums: &mut [Vec<u64>],
     ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
         self.work_done.updates += pending.len() as u64;
         self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
-        let task = |pending: &PendingUpdate| {
+        let task = |pending: &PendingUpdate<'q>| {
             let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
             };
             let drawn = round.cohort[pending.member].device;
-            let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
+            let own = round.own.get(pending.query).and_then(|update| update.memories.get(drawn));
             let device = self.train[drawn.place()];
-            Some(UpdateTask { device, params, sent, own, plan, weight: pending.weight, sum: sum_of(pending) })
+            let PendingUpdate { weight, report, .. } = *pending;
+            let personal = round.own.get(pending.query).and_then(|update| update.personal);
+            let sum = sum_of(pending);
+            Some(UpdateTask { device, params, sent, own, plan, weight, report, personal, sum })
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
@@ -394,56 +411,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
             return;
         }
-        let loss = self.loss(&query.params, member);
+        let (loss, held) = (self.loss(&query.params, member), self.counts[drawn.device.place()]);
         if let Contribution::Loss(query, loss) =
-            Contribution::new(&query.ask, self.weight(round, drawn), loss)
+            Contribution::new(&query.ask, self.weight(round, drawn), held, loss)
         {
             query.answer(loss, sum);
-        }
-    }
-
-    /// Computes the scores of some members on their held-out examples, at the params of each
-    /// requested evaluation.
-    fn held_out_scores(
-        &mut self,
-        round: &Round<'_>,
-        queries: &[Query],
-        members: &[usize],
-    ) -> Result<HeldOutScores, ExchangeError> {
-        let asked = queries.iter().filter(|query| matches!(query.ask, Ask::Evaluation(_)));
-        let mut params: Vec<&Params> = Vec::new();
-        asked.for_each(|query| _ = position_of(&query.params, &mut params));
-        if params.is_empty() {
-            return Ok(HeldOutScores::default());
-        }
-        let federation = self.federation;
-        let held_out = self.held_out.get_or_insert_with(|| federation.held_out());
-        let device = |&member: &usize| held_out[self.train[round.cohort[member].device.place()].place()];
-        let of_members: Vec<Option<FederationIndex>> = members.iter().map(device).collect();
-        let devices: Vec<FederationIndex> = of_members.iter().flatten().copied().collect();
-        let scores = self.scores(&devices, &params)?;
-        let by_member = |scores: Vec<Score>| {
-            let mut scores = scores.into_iter();
-            of_members.iter().map(|device| device.and_then(|device| Some((scores.next()?, device)))).collect()
-        };
-        let params: Vec<Params> = params.into_iter().cloned().collect();
-        Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
-    }
-
-    /// Adds a member's evaluation on its held-out examples.
-    fn add_evaluation(
-        &self,
-        round: &Round<'_>,
-        query: &Query,
-        told: HeldOutScore,
-        member: usize,
-        sum: &mut [u64],
-    ) {
-        if let (Ask::Evaluation(measures), Some((score, device)), true) =
-            (&query.ask, told, self.is_answering(round, query, member))
-        {
-            let examples = self.federation.example_count(device);
-            add_evaluation(measures, self.compute.task(), &score, examples, sum);
         }
     }
 
@@ -495,23 +467,6 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
-    }
-}
-
-/// The score of a member on its held-out examples, with the device that has them.
-type HeldOutScore = Option<(Score, FederationIndex)>;
-
-/// The scores of members on their held-out examples.
-#[derive(Default)]
-struct HeldOutScores {
-    by_params: Vec<(Params, Vec<HeldOutScore>)>,
-}
-
-impl HeldOutScores {
-    /// Returns the score of the member at this position, at the params of a query.
-    fn at(&self, query: &Query, place: usize) -> HeldOutScore {
-        let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
-        members.get(place).copied().flatten()
     }
 }
 

@@ -4,14 +4,13 @@ use std::num::NonZeroUsize;
 
 use super::masked::MaskedSums;
 use super::{
-    Alone, CohortMember, CohortSum, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation,
-    Traffic, WorkDone,
+    Alone, CohortAnswers, CohortMember, CohortSum, Evaluation, Exchange, ExchangeError, Fleet, NamedLoss,
+    Peers, PersonalModels, Reachable, Round, SplitEvaluation, Traffic, WorkDone,
 };
 use crate::compute::{Compute, Threads};
 use crate::data::{Federation, Split};
-use crate::params::Params;
+use crate::params::{Params, add_wrapping};
 use crate::question::{Ask, Query};
-use crate::superquantile::DeviceLoss;
 use crate::trainer::LocalTrainer;
 
 /// Maximum number of cohorts that a simulated round tries. If this many cohorts in a row fail, the
@@ -119,7 +118,7 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         &mut self,
         round: &Round<'_>,
         params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         self.fleet.losses(round, params)
     }
 
@@ -130,12 +129,31 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         }
     }
 
+    fn each_answer(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<Vec<CohortAnswers>, ExchangeError> {
+        match &self.masks {
+            Some(_) => Err(ExchangeError::SumsOnly),
+            None => plain_answers(&mut self.fleet, round, queries),
+        }
+    }
+
     fn evaluate(
         &mut self,
         split: Split,
         params: &[&Params],
     ) -> Result<Option<SplitEvaluation>, ExchangeError> {
         self.fleet.evaluate(split, params).map(Some)
+    }
+
+    fn evaluate_personal(
+        &mut self,
+        split: Split,
+        models: &PersonalModels<'_>,
+    ) -> Result<Option<Vec<Evaluation>>, ExchangeError> {
+        self.fleet.evaluate_personal(split, models).map(Some)
     }
 }
 
@@ -153,6 +171,29 @@ fn plain_sum<C: Compute, P: Peers>(
         CohortSum { values, answered, traffic: plain_traffic(round, query), remembered }
     };
     Ok(values.into_iter().zip(queries).enumerate().map(sum).collect())
+}
+
+/// Returns the answer of each device that does not drop out.
+fn plain_answers<C: Compute, P: Peers>(
+    fleet: &mut Fleet<'_, C, P>,
+    round: &Round<'_>,
+    queries: &[Query],
+) -> Result<Vec<CohortAnswers>, ExchangeError> {
+    let members: Vec<usize> = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped).collect();
+    let mut answers = fleet.answers(round, queries, &members)?;
+    let concatenated = std::mem::take(&mut answers.values);
+    let (mut start, mut all) = (0, Vec::with_capacity(queries.len()));
+    for (i, query) in queries.iter().enumerate() {
+        let end = start + query.answer_len();
+        let each: Vec<Vec<u64>> = concatenated.iter().map(|answer| answer[start..end].to_vec()).collect();
+        start = end;
+        let mut values = vec![0; query.answer_len()];
+        each.iter().for_each(|answer| add_wrapping(&mut values, answer));
+        let (answered, traffic) = (round.answering(), plain_traffic(round, query));
+        let sum = CohortSum { values, answered, traffic, remembered: answers.remembered(round, i) };
+        all.push(CohortAnswers { each, sum });
+    }
+    Ok(all)
 }
 
 /// The cost of a sum without masks: a question down, an answer up. The params are sent once per

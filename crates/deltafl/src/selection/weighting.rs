@@ -22,8 +22,38 @@ pub struct WeightingKind {
     pub needs_loss: bool,
     /// Returns `true` if these finite numbers are valid.
     pub is_valid: fn(&[f64]) -> bool,
-    /// Returns ω_k ∈ [0, 1] of a device with this loss.
-    pub share: fn(&[f64], f64) -> f64,
+    /// Returns ω_k of a device. [`Weighting::share`] limits it to [0, `most`].
+    pub share: fn(&[f64], &DeviceFacts) -> f64,
+    /// The largest share.
+    pub most: f64,
+    /// The names of the numbers that the sum contains beside the update, each multiplied by α_k.
+    pub reports: &'static [&'static str],
+    /// Writes the reported numbers of a device, as many as `reports` has names.
+    pub report: fn(&[f64], &UpdateFacts, &mut [f64]),
+}
+
+/// The largest share of the weightings that exceed 1. No entry of an update of usual length times
+/// this share is too large for a sum.
+pub const LARGEST_SHARE: f64 = (1 << 20) as f64;
+
+/// What a device knows of itself before it trains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceFacts {
+    /// F_k(w), or 0 if the weighting does not need it.
+    pub loss: f64,
+    /// K, the number of local steps.
+    pub steps: u64,
+}
+
+/// What a device knows of its update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateFacts {
+    /// What it knew before.
+    pub device: DeviceFacts,
+    /// ω_k.
+    pub share: f64,
+    /// ‖w_k − w‖², after clipping.
+    pub squared_norm: f64,
 }
 
 /// Every device with its full weight: FedAvg.
@@ -33,6 +63,9 @@ pub static EVERYONE: WeightingKind = WeightingKind {
     needs_loss: false,
     is_valid: |_| true,
     share: |_, _| 1.0,
+    most: 1.0,
+    reports: &[],
+    report: no_report,
 };
 
 /// The tail: F_k(w) ≥ η (Algorithm 2, line 6).
@@ -41,7 +74,10 @@ pub static TAIL: WeightingKind = WeightingKind {
     numbers: &["eta"],
     needs_loss: true,
     is_valid: |_| true,
-    share: |numbers, loss| f64::from(u8::from(loss >= numbers[0])),
+    share: |numbers, device| f64::from(u8::from(device.loss >= numbers[0])),
+    most: 1.0,
+    reports: &[],
+    report: no_report,
 };
 
 /// The smoothed tail: device k counts with g'_ν(F_k(w) − η).
@@ -50,8 +86,28 @@ pub static SMOOTH_TAIL: WeightingKind = WeightingKind {
     numbers: &["eta", "nu"],
     needs_loss: true,
     is_valid: |numbers| Smoothing::try_from(numbers[1]).is_ok(),
-    share: |numbers, loss| Smoothing::try_from(numbers[1]).map_or(0.0, |nu| nu.slope(loss - numbers[0])),
+    share: |numbers, device| {
+        Smoothing::try_from(numbers[1]).map_or(0.0, |nu| nu.slope(device.loss - numbers[0]))
+    },
+    most: 1.0,
+    reports: &[],
+    report: no_report,
 };
+
+/// Every device with its full weight, and the mean of the losses in the sum.
+pub static MEAN_LOSS: WeightingKind = WeightingKind {
+    name: "mean-loss",
+    numbers: &[],
+    needs_loss: true,
+    is_valid: |_| true,
+    share: |_, _| 1.0,
+    most: 1.0,
+    reports: &["weight", "loss"],
+    report: |_, update, report| report.copy_from_slice(&[1.0, update.device.loss]),
+};
+
+/// The report of a weighting without reports.
+pub fn no_report(_numbers: &[f64], _update: &UpdateFacts, _report: &mut [f64]) {}
 
 /// The weighting of devices in one update.
 #[derive(Clone, Copy)]
@@ -71,6 +127,11 @@ impl Weighting {
         let mut all = [0.0; MAX_NUMBERS];
         all[..numbers.len()].copy_from_slice(numbers);
         Some(Self { kind, numbers: all })
+    }
+
+    /// Every device counts, and the server learns the mean of the losses.
+    pub fn mean_loss() -> Self {
+        Self { kind: &MEAN_LOSS, numbers: [0.0; MAX_NUMBERS] }
     }
 
     /// Every device counts.
@@ -104,9 +165,40 @@ impl Weighting {
         self.kind.needs_loss
     }
 
-    /// Returns ω_k ∈ [0, 1] of a device with this loss, or NaN if the loss is NaN.
-    pub fn share(&self, loss: f64) -> f64 {
-        if loss.is_nan() { f64::NAN } else { (self.kind.share)(self.numbers(), loss).clamp(0.0, 1.0) }
+    /// Returns ω_k of a device, or NaN if its loss is NaN.
+    pub fn share(&self, device: &DeviceFacts) -> f64 {
+        if device.loss.is_nan() {
+            return f64::NAN;
+        }
+        (self.kind.share)(self.numbers(), device).clamp(0.0, self.kind.most)
+    }
+
+    /// Returns the numbers that a device adds beside its update, before they are multiplied by α_k.
+    pub fn report(&self, update: &UpdateFacts) -> Vec<f64> {
+        let mut report = vec![0.0; self.kind.reports.len()];
+        (self.kind.report)(self.numbers(), update, &mut report);
+        report
+    }
+}
+
+/// A report that a device adds beside its update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report<'a> {
+    /// The weighting that defines it.
+    pub weighting: &'a Weighting,
+    /// What the device knows before it trains.
+    pub device: DeviceFacts,
+    /// α_k.
+    pub weight: f64,
+    /// ω_k.
+    pub share: f64,
+}
+
+impl Report<'_> {
+    /// Returns the numbers to add for an update of this squared norm.
+    pub fn numbers(&self, squared_norm: f64) -> Vec<f64> {
+        let update = UpdateFacts { device: self.device, share: self.share, squared_norm };
+        self.weighting.report(&update).into_iter().map(|number| self.weight * number).collect()
     }
 }
 
@@ -127,16 +219,20 @@ impl fmt::Debug for Weighting {
 mod tests {
     use super::*;
 
+    fn share(weighting: &Weighting, loss: f64) -> f64 {
+        weighting.share(&DeviceFacts { loss, steps: 1 })
+    }
+
     #[test]
     fn the_boundary_device_is_in_the_tail() {
         let tail = Weighting::tail(0.5);
-        assert_eq!([0.4, 0.5, 0.6].map(|loss| tail.share(loss)), [0.0, 1.0, 1.0]);
+        assert_eq!([0.4, 0.5, 0.6].map(|loss| share(&tail, loss)), [0.0, 1.0, 1.0]);
     }
 
     #[test]
     fn the_smoothed_tail_grows_linearly_over_nu() {
         let smooth = Weighting::smooth_tail(1.0, Smoothing::try_from(0.5).unwrap());
-        assert_eq!([0.9, 1.0, 1.25, 1.5, 2.0].map(|loss| smooth.share(loss)), [0.0, 0.0, 0.5, 1.0, 1.0]);
+        assert_eq!([0.9, 1.0, 1.25, 1.5, 2.0].map(|loss| share(&smooth, loss)), [0.0, 0.0, 0.5, 1.0, 1.0]);
     }
 
     #[test]
@@ -150,6 +246,6 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_no_number_has_no_share() {
-        assert!(Weighting::tail(0.5).share(f64::NAN).is_nan());
+        assert!(share(&Weighting::tail(0.5), f64::NAN).is_nan());
     }
 }

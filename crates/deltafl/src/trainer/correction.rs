@@ -21,9 +21,10 @@ pub struct Correction {
     /// The vectors of the track's memory that are sent with w, each as long as w and zero until the
     /// server sets it. A device answers with a change to each of them.
     pub sent: &'static [&'static str],
-    /// Writes the drift, from what was sent and what the device remembers.
+    /// Computes the drift from the vectors sent and the state of the device.
     pub drift: fn(sent: &[Params], own: &AlgorithmState, drift: &mut [f32]),
-    /// Lets the device remember its update, and writes the change to each vector sent, one behind the other.
+    /// Stores the new state of the device, and writes the change to each vector sent, one after the
+    /// other.
     pub finish: fn(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]),
 }
 
@@ -47,4 +48,6 @@ pub struct LocalResult<'a> {
     pub steps: u64,
     /// γ_t.
     pub learning_rate: f32,
+    /// μ, the weight of the proximal term.
+    pub proximal: f32,
 }

@@ -1,6 +1,8 @@
 //! The events of a run, and the trait that handles them.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::{Plan, RoundRecord, State};
 use crate::exchange::SplitEvaluation;
@@ -45,39 +47,80 @@ pub enum Event<'a> {
 /// An error of an observer, for example a full disk.
 pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Receives the events of a run.
+/// The result of handling an event. `Break` ends the run after the current round and its
+/// checkpoint. An error ends it at once.
+pub type ObserverResult = Result<ControlFlow<()>, ObserverError>;
+
+/// An observer of the round loop.
+pub type TrainingObserver<'o> = dyn for<'e> Observer<Event<'e>> + 'o;
+
+/// Receives events.
 ///
-/// Every closure with the signature of [`handle`](Self::handle) is an observer.
-/// [`Records`](super::Records) stores the events in memory.
+/// The round loop sends an [`Event`]. Layers above have events of their own and use the same trait:
+/// `RunEvent` and `SweepEvent` in `deltafl-run`, `ServerEvent` in `deltafl-server`. Every closure
+/// with the signature of [`handle`](Self::handle) is an observer. [`Records`](super::Records)
+/// stores the events of the round loop in memory.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::ops::ControlFlow;
 ///
-/// use deltafl::training::{Event, Observer, RoundRecord};
+/// use deltafl::training::{Event, TrainingObserver};
 ///
 /// let mut rounds = 0;
 /// let mut stop_after_three = |event: Event<'_>| {
 ///     rounds += u64::from(matches!(event, Event::RoundFinished { .. }));
 ///     Ok(if rounds < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
 /// };
-/// # fn is_observer(_: &mut dyn Observer) {}
-/// # is_observer(&mut stop_after_three);
+/// let observer: &mut TrainingObserver<'_> = &mut stop_after_three;
 /// ```
-pub trait Observer {
+pub trait Observer<E> {
     /// Handles an event. `Break` ends the run after the current round and its checkpoint.
     ///
     /// # Errors
     ///
     /// An error ends the run at once with
     /// [`TrainingError::Observer`](super::TrainingError::Observer).
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError>;
+    fn handle(&mut self, event: E) -> ObserverResult;
 }
 
-impl<F: FnMut(Event<'_>) -> Result<ControlFlow<()>, ObserverError>> Observer for F {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl<E, F: FnMut(E) -> ObserverResult> Observer<E> for F {
+    fn handle(&mut self, event: E) -> ObserverResult {
         self(event)
+    }
+}
+
+/// Sends the events of several threads to one observer, a `&mut` or a `Box`. Its decision to stop
+/// applies to all threads.
+#[derive(Debug)]
+pub struct SharedObserver<O> {
+    observer: Mutex<O>,
+    stop: AtomicBool,
+}
+
+impl<O> SharedObserver<O> {
+    /// Shares an observer.
+    pub fn new(observer: O) -> Self {
+        Self { observer: Mutex::new(observer), stop: AtomicBool::new(false) }
+    }
+
+    /// Sends an event. Returns whether the observer has stopped the run, by this or an earlier event.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the observer.
+    pub fn send<E>(&self, event: E) -> Result<bool, ObserverError>
+    where
+        O: DerefMut<Target: Observer<E>>,
+    {
+        let flow = self.observer.lock().unwrap_or_else(PoisonError::into_inner).handle(event)?;
+        Ok(self.stop.fetch_or(flow.is_break(), Ordering::Relaxed) || flow.is_break())
+    }
+
+    /// Returns whether the observer has stopped the run.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 }
 

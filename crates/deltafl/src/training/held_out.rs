@@ -64,16 +64,21 @@ impl HeldOutQueries {
         Ok(sums)
     }
 
-    /// Asks in a sum of its own.
-    fn alone(&mut self, exchange: &mut dyn Exchange, round: &Round<'_>) -> Result<(), ExchangeError> {
+    /// Asks in a separate sum.
+    pub(super) fn alone(
+        &mut self,
+        exchange: &mut dyn Exchange,
+        round: &Round<'_>,
+    ) -> Result<(), ExchangeError> {
         if !self.queries.is_empty() {
             self.sums = exchange.secure_sum(round, &std::mem::take(&mut self.queries))?;
         }
         Ok(())
     }
 
-    /// What it came to for a track after `version` rounds, and what it cost the first track that stands there.
-    pub(super) fn told(
+    /// Returns the evaluation of a track after `version` rounds and its traffic. Tracks with the same
+    /// params share a sum; its traffic is counted for the first of them.
+    pub(super) fn evaluation(
         &self,
         version: u64,
         task: Option<Task>,

@@ -45,14 +45,15 @@ pub(super) fn learn(
         let (track, at) = (&plan.tracks[i], &state.tracks[i]);
         match track.selection.needs(turn, &at.memory) {
             Needs::Nothing => idle.push(i),
-            Needs::Losses => open.push(i),
+            Needs::Losses => open.push((i, false)),
+            Needs::NamedLosses => open.push((i, true)),
             Needs::Quantile(search) => searches.push((i, search)),
         }
     }
     let (seeking, searching) = (open.len(), searches.len());
     match reporting {
         // Where devices tell their losses, they tell them under every model.
-        LossReporting::All if seeking > 0 => open.extend(idle),
+        LossReporting::All if seeking > 0 => open.extend(idle.into_iter().map(|i| (i, false))),
         LossReporting::All => {
             let range = searches.first().map_or_else(LossRange::default, |(_, search)| search.range());
             searches.extend(idle.into_iter().map(|i| (i, median_search(&range))));
@@ -60,16 +61,21 @@ pub(super) fn learn(
         LossReporting::None | LossReporting::Known | LossReporting::AllWhenEvaluated => {}
     }
     if !open.is_empty() {
-        let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
-        let losses = exchange.losses(round, &params)?;
-        for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
+        let params: Vec<&Params> = open.iter().map(|&(i, _)| &state.tracks[i].params).collect();
+        let named_losses = exchange.losses(round, &params)?;
+        for (place, (&(i, named), named_losses)) in open.iter().zip(&named_losses).enumerate() {
+            let losses: Vec<DeviceLoss> = named_losses.iter().map(|named| named.loss).collect();
             if place < seeking {
                 let memory = &mut state.tracks[i].memory;
-                plan.tracks[i].selection.learn(turn, Learned::Losses(losses), memory);
+                let learned = match named {
+                    true => Learned::NamedLosses(named_losses),
+                    false => Learned::Losses(&losses),
+                };
+                plan.tracks[i].selection.learn(turn, learned, memory);
             }
-            phases[i].loss = mean_loss(losses);
+            phases[i].loss = mean_loss(&losses);
             phases[i].known =
-                (reporting != LossReporting::None).then(|| LossDistribution::open(losses)).flatten();
+                (reporting != LossReporting::None).then(|| LossDistribution::open(&losses)).flatten();
         }
     }
     let mut asked = Asked { searches: &mut searches, phases: &mut phases, reporting, held_out };

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Event, Observer, ObserverError, RoundRecord, State};
+use super::{Event, Observer, ObserverResult, RoundRecord, State};
 use crate::exchange::SplitEvaluation;
 
 /// Stores the records of a run, its evaluations and its last checkpoint in memory.
@@ -18,8 +18,8 @@ pub struct Records {
     pub stop_after: Option<u64>,
 }
 
-impl Observer for Records {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Records {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => {
                 self.rounds.extend_from_slice(records);

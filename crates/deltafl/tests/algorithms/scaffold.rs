@@ -17,7 +17,7 @@ struct Device {
 }
 
 impl Device {
-    fn of(federation: &Federation, device: FederationIndex) -> Self {
+    fn new(federation: &Federation, device: FederationIndex) -> Self {
         let (examples, mut buffer) = (federation.examples(device), BatchBuffer::default());
         let batch = buffer.gather(&examples, 0..examples.len());
         let rows = batch.inputs.dense().chunks(INPUTS);
@@ -57,7 +57,7 @@ fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64
     let Work::Epochs(epochs) = plan.local().work else { panic!("epochs") };
     let rate = f64::from(plan.local().learning_rate as f32);
     let devices: Vec<Device> =
-        federation.split(Split::Train).into_iter().map(|k| Device::of(federation, k)).collect();
+        federation.split(Split::Train).into_iter().map(|k| Device::new(federation, k)).collect();
     let l2 = f64::from(plan.tracks()[0].l2);
     let mut x = vec![0.0; INPUTS * CLASSES];
     let mut c = x.clone();

@@ -2,11 +2,11 @@
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SplitEvaluation,
+    CohortAnswers, CohortMember, CohortSum, Evaluation, Exchange, ExchangeError, NamedLoss, PersonalModels,
+    Reachable, Round, SplitEvaluation,
 };
 use deltafl::params::Params;
 use deltafl::question::Query;
-use deltafl::superquantile::DeviceLoss;
 
 /// Computes a sum by the inner exchange, or in its place.
 type SumHook<'h, E> = dyn FnMut(&mut E, &Round<'_>, &[Query]) -> Result<Vec<CohortSum>, ExchangeError> + 'h;
@@ -77,12 +77,20 @@ impl<E: Exchange> Exchange for Intercepted<'_, E> {
         &mut self,
         round: &Round<'_>,
         params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+    ) -> Result<Vec<Vec<NamedLoss>>, ExchangeError> {
         self.inner.losses(round, params)
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         (self.on_sum)(&mut self.inner, round, queries)
+    }
+
+    fn each_answer(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<Vec<CohortAnswers>, ExchangeError> {
+        self.inner.each_answer(round, queries)
     }
 
     fn evaluate(
@@ -91,5 +99,13 @@ impl<E: Exchange> Exchange for Intercepted<'_, E> {
         params: &[&Params],
     ) -> Result<Option<SplitEvaluation>, ExchangeError> {
         if self.is_evaluated { self.inner.evaluate(split, params) } else { Ok(None) }
+    }
+
+    fn evaluate_personal(
+        &mut self,
+        split: Split,
+        models: &PersonalModels<'_>,
+    ) -> Result<Option<Vec<Evaluation>>, ExchangeError> {
+        if self.is_evaluated { self.inner.evaluate_personal(split, models) } else { Ok(None) }
     }
 }

@@ -12,7 +12,7 @@ use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, RoundRecord, train};
+use deltafl::training::{Event, Observer, ObserverResult, RoundRecord, train};
 use deltafl_data::experiment::{BackendName, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -159,8 +159,8 @@ struct Scribe {
     deployed: bool,
 }
 
-impl Observer for Scribe {
-    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+impl Observer<Event<'_>> for Scribe {
+    fn handle(&mut self, event: Event<'_>) -> ObserverResult {
         match event {
             Event::RoundFinished { records } => self.folder.append(records, 0.0)?,
             Event::Evaluated { round, splits } if !self.deployed => {

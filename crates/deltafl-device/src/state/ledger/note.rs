@@ -58,7 +58,7 @@ impl Note {
     }
 
     /// Parses a note. Returns `None` if it is incomplete.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let kind = u32::from_le_bytes(take(&mut rest)?);
         let authority: Name = take(&mut rest)?;

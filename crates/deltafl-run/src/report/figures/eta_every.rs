@@ -78,7 +78,7 @@ fn levels(runs: &[RunResults], measure: ReportMeasure) -> Vec<Level<'_>> {
 /// Returns the curve of a table column for a level, with a band of one standard deviation if there
 /// are several seeds.
 fn curve(level: &Level<'_>, column: usize, look: Look, measure: ReportMeasure) -> Vec<Layer> {
-    let shown = measure.shown();
+    let shown = measure.display_scale();
     let rule = if level.fixed { ", fixed" } else { "" };
     let over = |entry: &Entry<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));
     let points: Vec<(f64, OverSeeds)> = level.entries.iter().map(over).collect();

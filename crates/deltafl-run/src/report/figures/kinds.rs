@@ -75,7 +75,7 @@ fn over_calls(
     number: impl Fn(&Distribution) -> OverSeeds,
     ends: impl Fn(&Distribution) -> Option<(f64, f64)>,
 ) -> Chart {
-    let shown = measured.measure.shown();
+    let shown = measured.measure.display_scale();
     // The untrained model would compress the rest of the curve.
     let first = usize::from(run.rounds.len() > 3 && run.rounds[0] == 0);
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
@@ -117,7 +117,7 @@ pub(super) fn edges(x: f64, over: OverSeeds, shown: f64) -> Option<(f64, f64, f6
 /// Plots the devices of each track as a histogram, with the baseline as a line behind it, and mean
 /// and tail of both.
 pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
-    let shown = measured.measure.shown();
+    let shown = measured.measure.display_scale();
     let spreads: Vec<DeviceSpread> = (0..run.tracks.len())
         .map(|track| DeviceSpread::new(measured, measured.frames.len() - 1, track))
         .collect();
@@ -163,7 +163,7 @@ fn marks(
     measured: &Measured,
 ) -> [Layer; 2] {
     let measure = measured.measure;
-    let shown = measure.shown();
+    let shown = measure.display_scale();
     let decimals = if measure.percent() { 1 } else { measured.decimals().min(4) };
     let (from, to) = (bins.from, bins.edge(bins.count));
     let mark = |value: f64, what: &str, dash, natural: bool| {
@@ -193,7 +193,7 @@ fn against_examples(run: &RunResults, measured: &Measured) -> Vec<Chart> {
 
 /// Plots one track against the baseline.
 pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
-    let shown = measured.measure.shown();
+    let shown = measured.measure.display_scale();
     let examples: Vec<f64> = measured.devices.iter().map(|device| device.examples as f64).collect();
     let dots = |track: usize| -> Vec<(f64, f64)> {
         let means = measured.last(track).device_means();
@@ -216,7 +216,7 @@ pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: 
 /// Plots the error of each class with a dot per track. Dots are placed side by side, so that none
 /// covers another.
 fn by_class(run: &RunResults, classes: &Classes) -> Chart {
-    let shown = run.primary().measure.shown();
+    let shown = run.primary().measure.display_scale();
     let order = in_order(run);
     let dots = |(place, &track): (usize, &usize)| {
         let beside = 0.6 * ((place as f64 + 0.5) / order.len() as f64 - 0.5);

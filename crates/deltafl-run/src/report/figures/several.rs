@@ -62,5 +62,5 @@ fn tracks(runs: &[RunResults]) -> Vec<(String, bool)> {
 
 fn value(run: &RunResults, label: &str, measure: ReportMeasure, column: usize) -> Option<f64> {
     let track = run.tracks.iter().position(|track| track.label == label)?;
-    Some(run.of_measure(measure)?.last(track).column(column).mean * measure.shown())
+    Some(run.of_measure(measure)?.last(track).column(column).mean * measure.display_scale())
 }

@@ -179,7 +179,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Re
             heights: numbers.f64s(&heights),
             marks: numbers.f64s(&marks),
         },
-        devices: Devices::of(measured, budget, numbers),
+        devices: Devices::new(measured, budget, numbers),
     }
 }
 

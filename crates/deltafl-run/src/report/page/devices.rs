@@ -44,7 +44,7 @@ impl Devices {
     }
 
     /// Returns the values of a measure within a budget.
-    pub(super) fn of(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Self {
+    pub(super) fn new(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Self {
         if measured.devices.is_empty() {
             return Self::unknown(numbers);
         }
@@ -59,8 +59,8 @@ impl Devices {
                 tracks.flat_map(|d| d.device_means().into_iter().step_by(sample)).collect()
             })
             .collect();
-        let range = Range::of(&means, measured.measure.lower_is_better());
-        let resolved = measured.measure.shown() * range.scale / 65535.0;
+        let range = Range::from_means(&means, measured.measure.lower_is_better());
+        let resolved = measured.measure.display_scale() * range.scale / 65535.0;
         let values = if resolved < 0.5 * 0.1f64.powi(measured.decimals() as i32) {
             numbers.u16s(&range.coded(&means))
         } else {
@@ -88,7 +88,7 @@ struct Range {
 
 impl Range {
     /// Returns the range, starting at 0 or at the least value if it is negative.
-    fn of(means: &[Vec<f64>], lower_is_better: bool) -> Self {
+    fn from_means(means: &[Vec<f64>], lower_is_better: bool) -> Self {
         let finite = || means.iter().flatten().copied().filter(|x| x.is_finite());
         let low = finite().fold(0.0, f64::min);
         let scale = finite().fold(0.0, f64::max) - low;
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn nan_counts_as_the_worst_value() {
         let means = vec![vec![-1.0, f64::NAN], vec![3.0, f64::INFINITY]];
-        let (lower, higher) = (Range::of(&means, true), Range::of(&means, false));
+        let (lower, higher) = (Range::from_means(&means, true), Range::from_means(&means, false));
         assert_eq!((lower.low, lower.scale), (-1.0, 4.0));
         assert_eq!((lower.finite(f64::NAN), higher.finite(f64::NAN)), (3.0, -1.0));
         assert_eq!(lower.coded(&means), [0, 65535, 65535, 0], "differences to the previous frame");

@@ -1,5 +1,6 @@
-//! The bodies of the fuzz targets, available to ordinary tests. They parse arbitrary bytes as
-//! messages. No input may cause a panic, and a parsed value must survive serialisation.
+//! The bodies of the fuzz targets of server and device, also run by ordinary tests. They parse
+//! arbitrary bytes as messages. No input may cause a panic, and a parsed value must survive
+//! serialisation.
 
 use std::sync::OnceLock;
 
@@ -17,7 +18,7 @@ use deltafl_wire::roster::Roster;
 use deltafl_wire::{BlobId, Reassembly, hash, parse_question as checked};
 use prost::Message;
 
-use crate::authority::{Authority, Peer};
+use deltafl_server::authority::{Authority, Peer};
 
 /// The length limit of an assembled message.
 const LIMIT: usize = 1 << 16;
@@ -93,7 +94,7 @@ pub fn parts(mut data: &[u8]) {
         match assembly.take(part, LIMIT) {
             Ok(Some(message)) => assert!(message.len() <= LIMIT && !assembly.is_partial()),
             Ok(None) => assert!(assembly.is_partial()),
-            Err(_) => return, // here the server ends the connection
+            Err(_) => return, // The server ends the connection here.
         }
     }
 }
@@ -112,8 +113,8 @@ pub fn enrolment(data: &[u8]) {
             && let Ok(certified) =
                 authority.certify(&DeviceRequest { name: name.clone(), tls_key, signing_key }, 0, 1)
         {
-            let peer =
-                Peer::of(&certified.certificate).expect("the authority's certificate contains a device name");
+            let peer = Peer::from_certificate(&certified.certificate)
+                .expect("the authority's certificate contains a device name");
             assert_eq!(peer.device, name);
         }
     }
@@ -141,7 +142,7 @@ pub fn texts(data: &[u8]) {
 /// Parses bytes as a peer's certificate.
 pub fn certificate(data: &[u8]) {
     let certificate = CertificateDer::from(data);
-    if let Ok(peer) = Peer::of(&certificate) {
+    if let Ok(peer) = Peer::from_certificate(&certificate) {
         assert!(!peer.device.as_str().contains('.') && !peer.federation.as_str().contains('.'));
     }
     let _ = Validity::from_certificate(&certificate);

@@ -1,0 +1,72 @@
+//! Algorithms whose effect is switched off, and runs that are interrupted.
+
+use super::small::{devices, last_state, one_device, small_plan};
+use super::*;
+
+#[test]
+fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
+    let without_effect: &[(&str, &[(&str, f64)])] = &[
+        ("fedavg", &[]),
+        ("delta-fl", &[("theta", 1.0)]),
+        ("fedprox", &[("mu", 0.0)]),
+        ("fedprox-adaptive", &[("first_mu", 0.0), ("mu_step", 0.0)]),
+        ("fedavgm", &[("server_rate", 1.0), ("momentum", 0.0)]),
+        ("q-ffl", &[("q", 0.0)]),
+        ("term", &[("tilt", 0.0)]),
+        ("semivred", &[("penalty", 0.0)]),
+        ("gifair", &[("rank_penalty", 0.0)]),
+        ("afl", &[("lambda_rate", 0.0)]),
+        ("ditto", &[]),
+        ("fine-tuning", &[]),
+        ("apfl", &[]),
+        ("delta-fl+fedprox", &[("theta", 1.0), ("mu", 0.0)]),
+    ];
+    let tracks = without_effect.iter().map(|(kind, given)| track(kind, given)).collect();
+    let (plan, federation) = (small_plan(tracks), devices());
+    let state = last_state(&plan, &federation, &[]);
+    for (at, (kind, _)) in state.tracks.iter().zip(without_effect) {
+        assert_eq!(at.params, state.tracks[0].params, "{kind}");
+    }
+}
+
+#[test]
+fn a_small_tilt_is_near_fed_avg_and_a_smaller_one_is_nearer() {
+    let tilts = [0.0, 1e-3, 1e-2].map(|tilt| track("term", &[("tilt", tilt)]));
+    let state = last_state(&small_plan(tilts.into()), &devices(), &[]);
+    let [near, far] = [1, 2].map(|i| distance(&state.tracks[i].params, &state.tracks[0].params));
+    assert!(0.0 < near && 5.0 * near < far && far < 0.1, "{near} {far}");
+}
+
+#[test]
+fn scaffold_with_one_device_is_fed_avg() {
+    let plan = small_plan(vec![track("fedavg", &[]), track("scaffold", &[])]);
+    let state = last_state(&plan, &one_device(), &[]);
+    // c equals c_k up to the rounding of the sum, and the correction vanishes up to it.
+    let off = distance(&state.tracks[0].params, &state.tracks[1].params);
+    assert!(off < 1e-6, "{off}");
+}
+
+#[test]
+fn algorithms_with_reports_and_state_go_on_to_the_same_bits_after_an_interruption() {
+    let kinds = [
+        "fedavgm",
+        "fedyogi",
+        "fedprox-adaptive",
+        "feddyn",
+        "q-ffl",
+        "term",
+        "semivred",
+        "gifair",
+        "afl",
+        "drfa",
+        "krum",
+        "ditto",
+    ];
+    let tracks = kinds.map(|kind| track(kind, &[])).into();
+    let (plan, federation) = (small_plan(tracks).into_builder().rounds(5).build().unwrap(), devices());
+    let whole = last_state(&plan, &federation, &[]);
+    assert_eq!(last_state(&plan, &federation, &[1, 3]), whole);
+    for (i, at) in whole.tracks.iter().enumerate() {
+        assert!(whole.tracks[..i].iter().all(|other| other != at), "{}", kinds[i]);
+    }
+}
