@@ -8,6 +8,7 @@ use deltafl::params::ParamsId;
 use deltafl::question::{Ask, Query, Question};
 use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
+use deltafl_secagg::Defences;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
 use deltafl_wire::proto;
@@ -97,6 +98,8 @@ pub(super) enum TooMuch {
     Twice(u32),
     #[error("a question of run {run}, where the authority has signed {runs}")]
     UnsignedRun { run: u64, runs: u64 },
+    #[error("a question for {members} devices that {active} devices answer")]
+    Members { members: u64, active: u64 },
     #[error(
         "a question that divides {members} devices among {tracks} tracks: fewer than {least} would hide each other"
     )]
@@ -191,9 +194,14 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
-    /// Checks the terms of a question against the owner's agreement and the number of runs that the
-    /// roster allows.
-    pub(super) fn allows_terms(&self, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
+    /// Checks the terms of a question against the owner's agreement, the number of runs that the
+    /// roster allows, and the number of active devices.
+    pub(super) fn allows_terms(
+        &self,
+        question: &Question<ParamsId>,
+        runs: u64,
+        active: usize,
+    ) -> Result<(), TooMuch> {
         let (terms, run) = (question.key.terms, question.key.run);
         if run >= runs {
             return Err(TooMuch::UnsignedRun { run, runs });
@@ -215,7 +223,12 @@ impl Consent {
                 return Err(TooMuch::Twice(query.track));
             }
         }
-        let (members, tracks) = (u64::from(question.key.members), terms.divided_among());
+        let (members, active) = (u64::from(question.key.members), active as u64);
+        // The server states the members of the cohort. Secure aggregation knows the active ones.
+        if active > members {
+            return Err(TooMuch::Members { members, active });
+        }
+        let (members, tracks) = (active, terms.divided_among());
         let least = least_part(self.min_cohort);
         if tracks > 1 && members < tracks * least {
             return Err(TooMuch::Divided { members, tracks, least });
@@ -249,13 +262,14 @@ impl Consent {
 
     /// Returns the device's policy for secure aggregation with answers of at most `max_len`
     /// integers. The policy depends on whether the roster requires drawn cohorts.
-    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
+    pub(super) fn policy(&self, max_len: u32, drawn: bool, defences: Defences) -> DevicePolicy {
         DevicePolicy {
             min_members: self.min_cohort,
             adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
+            defences,
         }
     }
 }
@@ -361,15 +375,30 @@ mod tests {
         question
     }
 
+    /// Checks the terms of a question whose members are all active.
+    fn terms(consent: &Consent, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
+        consent.allows_terms(question, runs, question.key.members as usize)
+    }
+
+    #[test]
+    fn the_server_cannot_overstate_or_understate_the_members_of_a_cohort() {
+        let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+        let consent = Consent::default();
+        let of = |members, active| consent.allows_terms(&asked(apart, members, 3), 1, active);
+        assert_eq!(of(300, 30), Ok(()), "ten devices per track");
+        assert_eq!(of(300, 29), Err(TooMuch::Divided { members: 29, tracks: 3, least: 10 }));
+        assert_eq!(of(30, 31), Err(TooMuch::Members { members: 30, active: 31 }));
+    }
+
     #[test]
     fn a_question_that_tells_of_a_device_is_refused_unless_its_owner_agreed_to_open_mode() {
         let (private, open) = (Consent::default(), Consent { open: true, ..Consent::default() });
-        assert_eq!(private.allows_terms(&asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
+        assert_eq!(terms(&private, &asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
         let bucketed = Terms { weights: Weights::Bucketed, ..Terms::PRIVATE };
-        assert_eq!(private.allows_terms(&asked(bucketed, 100, 1), 1), Ok(()));
+        assert_eq!(terms(&private, &asked(bucketed, 100, 1), 1), Ok(()));
         let exact = asked(Terms { weights: Weights::Exact, ..Terms::PRIVATE }, 100, 1);
-        assert_eq!(private.allows_terms(&exact, 1), Err(TooMuch::Weights));
-        assert_eq!(open.allows_terms(&exact, 1), Ok(()));
+        assert_eq!(terms(&private, &exact, 1), Err(TooMuch::Weights));
+        assert_eq!(terms(&open, &exact, 1), Ok(()));
     }
 
     #[test]
@@ -378,24 +407,24 @@ mod tests {
         let together = Terms { schedule: TrackSchedule::Together, ..Terms::PRIVATE };
         for open in [false, true] {
             let consent = Consent { open, ..Consent::default() };
-            assert_eq!(consent.allows_terms(&asked(together, 100, 4), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(together, 100, 1), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(apart, 100, 4), 1), Ok(()));
+            assert_eq!(terms(&consent, &asked(together, 100, 4), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(together, 100, 1), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(apart, 100, 4), 1), Ok(()));
             // Two thresholds under one track, at the same w or at different ones.
             for w in [0, 1] {
                 let mut twice = asked(apart, 100, 4);
                 let params = twice.queries[w].params;
                 twice.queries.push(Query { track: 0, params, ..twice.queries[1].clone() });
-                assert_eq!(consent.allows_terms(&twice, 1), Err(TooMuch::Twice(0)));
+                assert_eq!(terms(&consent, &twice, 1), Err(TooMuch::Twice(0)));
             }
         }
         let private = Consent::default();
-        let many = private.allows_terms(&asked(apart, 100, 64), 1);
+        let many = terms(&private, &asked(apart, 100, 64), 1);
         assert_eq!(many, Err(TooMuch::Divided { members: 100, tracks: 64, least: 10 }));
         let few = Consent { min_cohort: 12, ..Consent::default() };
-        assert_eq!(few.allows_terms(&asked(apart, 12, 3), 1), Ok(()));
-        let fewer = few.allows_terms(&asked(apart, 12, 4), 1);
+        assert_eq!(terms(&few, &asked(apart, 12, 3), 1), Ok(()));
+        let fewer = terms(&few, &asked(apart, 12, 4), 1);
         assert_eq!(fewer, Err(TooMuch::Divided { members: 12, tracks: 4, least: 4 }));
     }
 
@@ -404,7 +433,7 @@ mod tests {
         let of_run = |run| {
             let mut question = asked(Terms::PRIVATE, 100, 1);
             question.key.run = run;
-            Consent { open: true, ..Consent::default() }.allows_terms(&question, 2)
+            terms(&Consent { open: true, ..Consent::default() }, &question, 2)
         };
         assert_eq!((of_run(0), of_run(1)), (Ok(()), Ok(())));
         assert_eq!(of_run(2), Err(TooMuch::UnsignedRun { run: 2, runs: 2 }));

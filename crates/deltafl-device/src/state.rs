@@ -5,7 +5,7 @@
 //! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
 //! FOLDER/memory/            the memory of its training, for example a control variate
-//! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
+//! FOLDER/rounds             the last round that it joined, of each authority, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
@@ -22,8 +22,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
-use deltafl_secagg::device::SeenRounds;
-use deltafl_secagg::params::RoundId;
+use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
@@ -184,14 +183,14 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Returns the last round of a session that the device joined.
-    pub(crate) fn last_round(&self, session: &[u8; 16]) -> Option<u64> {
-        self.rounds.last(session)
+    /// Returns the last round that the device joined under an authority.
+    pub(crate) fn last_round(&self, authority: &[u8; 32]) -> Option<SeenRound> {
+        self.rounds.last(authority)
     }
 
     /// Records that the device joins a round. The record is on disk when this returns.
-    pub(crate) fn join(&mut self, round: RoundId) -> Result<(), StateError> {
-        self.rounds.note(round);
+    pub(crate) fn join(&mut self, authority: [u8; 32], round: SeenRound) -> Result<(), StateError> {
+        self.rounds.note(authority, round);
         match &self.folder {
             Some(folder) => replace(&folder.path.join("rounds"), &self.rounds.to_bytes()),
             None => Ok(()),
@@ -290,16 +289,16 @@ mod tests {
     #[test]
     fn a_round_stays_joined_after_a_restart_and_a_damaged_file_is_not_taken_for_none() {
         let folder = tempfile::tempdir().unwrap();
-        let round = |round| RoundId { session: [7; 16], round };
+        let round = |round| SeenRound { round, roster: 2 };
         let mut state = DeviceState::open(folder.path()).unwrap();
-        assert_eq!(state.last_round(&[7; 16]), None);
-        state.join(round(3)).unwrap();
-        state.join(round(5)).unwrap();
+        assert_eq!(state.last_round(&[7; 32]), None);
+        state.join([7; 32], round(3)).unwrap();
+        state.join([7; 32], round(5)).unwrap();
         drop(state);
         let state = DeviceState::open(folder.path()).unwrap();
-        assert_eq!((state.last_round(&[7; 16]), state.last_round(&[8; 16])), (Some(5), None));
+        assert_eq!((state.last_round(&[7; 32]), state.last_round(&[8; 32])), (Some(round(5)), None));
         drop(state);
-        fs::write(folder.path().join("rounds"), b"dfl-seen").unwrap();
+        fs::write(folder.path().join("rounds"), b"dfl-sen2").unwrap();
         assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
     }
 

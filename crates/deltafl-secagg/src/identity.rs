@@ -114,6 +114,16 @@ impl KeyRoster {
         self.keys.keys().copied()
     }
 
+    /// Returns the number of devices.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns true if there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// Adds a device and its Ed25519 public key.
     ///
     /// # Errors

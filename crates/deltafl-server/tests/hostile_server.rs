@@ -28,6 +28,7 @@ use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Device, DeviceData, DeviceState, Transcript, TranscriptEvent, conflicts};
 use deltafl_device::{ServerEndpoint, ServerTrust};
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{self as secagg, Abort, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
@@ -484,6 +485,7 @@ fn joined(roster: &Roster, device: u32) -> (DeviceRound, KeyBundle) {
         max_len: 1,
         patience: Duration::MAX,
         max_left_out: None,
+        defences: Defences::default(),
     };
     let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
     let identity = Arc::new(identity_of(device));

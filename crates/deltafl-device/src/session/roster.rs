@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 use super::{ConnectionCache, SessionError};
 use crate::Device;
 use crate::cache::Verified;
+use crate::defences::Defence;
 
 /// Returns the roster that the server announces. The authority's signature must be valid, and no
 /// newer roster may be known.
@@ -51,12 +52,16 @@ pub(super) fn enrolment(
 ) -> Result<Participant, SessionError> {
     let identity = identity(device, roster, index)?;
     let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
-    let policy = device
-        .consent
-        .policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.has_committed_draws());
+    let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+    let (drawn, defences) = (roster.roster.has_committed_draws(), device.defences.protocol());
+    let policy = device.consent.policy(longest, drawn, defences);
     let session = session_under(session, &roster.hash);
-    let last = device.state.last_round(&session);
-    Ok(Participant::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
+    let last = match device.defences.has(Defence::OneRoundCounter) {
+        true => device.state.last_round(&device.credentials.authority),
+        false => None,
+    };
+    let participant = Participant::new(identity, Arc::clone(&roster.keys), session, policy);
+    Ok(participant.resumed(last, roster.roster.edition().version))
 }
 
 /// Returns this device's signing key with its number on the roster and the server.

@@ -11,7 +11,7 @@ use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::stream::Stream;
 use deltafl::terms::TrackSchedule;
-use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound};
+use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound, SeenRound};
 use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
 use crate::consent::Reason;
+use crate::defences::Defence;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
 use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};
@@ -53,7 +54,7 @@ impl Session<'_> {
         }
         while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
-                DeviceEvent::InputWanted(_) => self.answer().await?,
+                DeviceEvent::InputWanted(request) => self.answer(request.active).await?,
                 DeviceEvent::RoundDone => {
                     self.speak().await?;
                     self.protocol = None;
@@ -83,10 +84,12 @@ impl Session<'_> {
             Ok(protocol) => {
                 // Both are written before the first message of the round, so that a restarted
                 // device joins no round twice.
-                self.device.state.join(params.id)?;
+                let roster = self.roster.roster.edition().version;
+                let joined = SeenRound { round: params.id.round, roster };
+                self.device.state.join(self.device.credentials.authority, joined)?;
                 self.device.state.record(TranscriptEvent::Joined {
                     setup: setup(params),
-                    roster: self.roster.roster.edition().version,
+                    roster,
                     cohort: params.cohort,
                     params: Digest(params.digest()),
                 })?;
@@ -108,15 +111,15 @@ impl Session<'_> {
         Ok(self.device.state.record(event)?)
     }
 
-    /// Computes and submits the answer to the current question.
-    async fn answer(&mut self) -> Result<(), SessionError> {
+    /// Computes and submits the answer to the current question, among `active` devices.
+    async fn answer(&mut self, active: usize) -> Result<(), SessionError> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.example_count(self.data.device);
         let (consent, runs) = (&self.device.consent, self.roster.roster.runs());
-        let terms = match self.device.defences.one_track_per_device {
-            true => consent.allows_terms(&question, runs),
+        let terms = match self.device.defences.has(Defence::OneTrackPerDevice) {
+            true => consent.allows_terms(&question, runs, active),
             false => Ok(()),
         };
         if let Err(refused) = terms.and_then(|()| consent.allows_work(&question, examples)) {
@@ -196,7 +199,7 @@ impl Session<'_> {
         if !consent.evaluate {
             silent.extend((0..question.queries.len()).filter(|&i| held_out(&question.queries[i])));
         }
-        if !self.device.defences.once_per_round {
+        if !self.device.defences.has(Defence::OncePerRound) {
             return Ok(Ok(Answering { track: None, silent }));
         }
         let key = LedgerKey {

@@ -1,0 +1,67 @@
+//! Defences that a test can switch off one at a time.
+//!
+//! A test of an attack must succeed with its defence off and read nothing with it on. The switches
+//! work only under the feature `test-util` and in the tests of this crate. In every other build all
+//! defences are on. `scripts/defences` switches off each of them in turn with the environment
+//! variable `DELTAFL_WITHOUT` and checks that a test fails.
+
+/// A defence of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Defence {
+    /// The members are at least 1 − δ of the announced cohort.
+    MembersOfCohort,
+    /// The threshold of a full graph follows from the announced cohort, not from the members.
+    ThresholdOfCohort,
+    /// More than half of the cohort signed the list of members of a drawn graph.
+    ListQuorum,
+    /// The number of skipped rounds under one roster is limited.
+    BoundedSkips,
+}
+
+impl Defence {
+    /// All defences with the names that `DELTAFL_WITHOUT` uses.
+    pub const NAMES: &[(&str, Self)] = &[
+        ("members-of-cohort", Self::MembersOfCohort),
+        ("threshold-of-cohort", Self::ThresholdOfCohort),
+        ("list-quorum", Self::ListQuorum),
+        ("bounded-skips", Self::BoundedSkips),
+    ];
+}
+
+/// A set of defences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defences(u64);
+
+impl Defences {
+    /// Every defence.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Returns the set without one defence. It has no effect without the feature `test-util`.
+    #[must_use]
+    pub fn without(self, defence: Defence) -> Self {
+        if cfg!(any(test, feature = "test-util")) { Self(self.0 & !(1 << defence as u32)) } else { self }
+    }
+
+    /// Returns true if the defence is on.
+    pub(crate) fn has(self, defence: Defence) -> bool {
+        self.0 & (1 << defence as u32) != 0
+    }
+}
+
+/// Every defence. Under the feature `test-util`, those named in `DELTAFL_WITHOUT` are off.
+impl Default for Defences {
+    fn default() -> Self {
+        #[cfg(any(test, feature = "test-util"))]
+        return *SWITCHED.get_or_init(|| {
+            let names = std::env::var("DELTAFL_WITHOUT").unwrap_or_default();
+            let off = Defence::NAMES.iter().filter(|(name, _)| names.split(',').any(|off| off == *name));
+            off.fold(Self::ALL, |all, (_, defence)| all.without(*defence))
+        });
+        #[cfg(not(any(test, feature = "test-util")))]
+        Self::ALL
+    }
+}
+
+#[cfg(any(test, feature = "test-util"))]
+static SWITCHED: std::sync::OnceLock<Defences> = std::sync::OnceLock::new();
