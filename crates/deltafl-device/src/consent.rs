@@ -14,6 +14,8 @@ use deltafl_secagg::graph::Permille;
 use deltafl_wire::proto;
 use deltafl_wire::threat::ThreatAssumptions;
 
+use crate::state::AnswerBudget;
+
 /// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -92,6 +94,18 @@ pub(super) enum TooMuch {
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
     )]
     Weights,
+    #[error(
+        "a question that weighs devices by classes of their sizes, to which this device's owner did not agree"
+    )]
+    Bucketed,
+    #[error(
+        "an update on batches of {batch} examples, fewer than the {least} that this device's owner requires"
+    )]
+    SmallBatch { batch: u64, least: u64 },
+    #[error("an update of {steps} steps, fewer than the {least} that this device's owner requires")]
+    FewSteps { steps: u64, least: u64 },
+    #[error("an answer from {examples} examples, fewer than the {least} that this device's owner requires")]
+    FewExamples { examples: u64, least: u64 },
     #[error("a question in which several tracks share this device, unlike tracks = \"in-turn\" or \"apart\"")]
     Together,
     #[error("a question that asks track {0} the same thing twice, or at several params")]
@@ -139,6 +153,18 @@ pub struct Consent {
     /// The maximum number of passes over the device's examples for one question. The device refuses
     /// a larger question before it starts the work.
     pub max_passes: u32,
+    /// The largest number of answers under one authority. An answer is a contribution to one sum.
+    pub answers: u64,
+    /// The largest number of answers per day.
+    pub answers_per_day: u64,
+    /// The smallest batch of an update.
+    pub min_batch: u64,
+    /// The smallest number of steps of an update.
+    pub min_steps: u64,
+    /// The smallest number of examples behind an answer.
+    pub min_examples: u64,
+    /// Whether the server may weigh devices by five classes of their numbers of examples.
+    pub bucketed: bool,
     /// Whether the device contributes evaluations on its held-out examples to sums.
     pub evaluate: bool,
     /// The number of rounds of a run that the device skips between two answers.
@@ -165,6 +191,12 @@ impl Default for Consent {
             drawn_only: false,
             work_per_day: DAY,
             max_passes: 100,
+            answers: 100_000,
+            answers_per_day: 5_000,
+            min_batch: 2,
+            min_steps: 1,
+            min_examples: 4,
+            bucketed: false,
             evaluate: true,
             rounds_between: 0,
             reproducible: false,
@@ -208,6 +240,9 @@ impl Consent {
         }
         if terms.weights == Weights::Exact && !self.open {
             return Err(TooMuch::Weights);
+        }
+        if terms.weights == Weights::Bucketed && !self.open && !self.bucketed {
+            return Err(TooMuch::Bucketed);
         }
         let first = question.queries.first().map_or(0, |query| query.track);
         let several = question.queries.iter().any(|query| query.track != first);
@@ -258,6 +293,40 @@ impl Consent {
         }
         let most = u64::from(self.max_passes).saturating_mul(examples.max(FEW_EXAMPLES));
         if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
+    }
+
+    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step on
+    /// one example is the gradient of that example.
+    pub(super) fn allows_detail(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
+        for query in &question.queries {
+            let behind = match &query.ask {
+                Ask::Update { plan, .. } => {
+                    let batch = plan.batch as u64;
+                    if batch < self.min_batch {
+                        return Err(TooMuch::SmallBatch { batch, least: self.min_batch });
+                    }
+                    let (steps, visits) = match plan.work {
+                        Work::Epochs(epochs) => (u64::from(epochs) * examples.div_ceil(batch), examples),
+                        Work::Steps(steps) => (u64::from(steps), u64::from(steps).saturating_mul(batch)),
+                    };
+                    if steps < self.min_steps {
+                        return Err(TooMuch::FewSteps { steps, least: self.min_steps });
+                    }
+                    visits.min(examples)
+                }
+                Ask::Quantile(_) => examples,
+                Ask::Evaluation(_) => continue,
+            };
+            if behind < self.min_examples {
+                return Err(TooMuch::FewExamples { examples: behind, least: self.min_examples });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the largest number of answers.
+    pub(super) fn budget(&self) -> AnswerBudget {
+        AnswerBudget { total: self.answers, per_day: self.answers_per_day }
     }
 
     /// Returns the device's policy for secure aggregation with answers of at most `max_len`
@@ -361,6 +430,25 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
     }
 
+    #[test]
+    fn an_answer_rests_on_enough_examples() {
+        use Work::{Epochs, Steps};
+        let consent = Consent { min_batch: 4, min_steps: 3, min_examples: 12, ..Consent::default() };
+        let allowed = |work, batch, examples| consent.allows_detail(&question(work, batch, 1), examples);
+        assert_eq!(allowed(Steps(3), 4, 100), Ok(()));
+        assert_eq!(allowed(Steps(3), 3, 100), Err(TooMuch::SmallBatch { batch: 3, least: 4 }));
+        assert_eq!(allowed(Steps(2), 6, 100), Err(TooMuch::FewSteps { steps: 2, least: 3 }));
+        assert_eq!(allowed(Steps(3), 4, 11), Err(TooMuch::FewExamples { examples: 11, least: 12 }));
+        assert_eq!(allowed(Epochs(1), 4, 12), Ok(()));
+        assert_eq!(allowed(Epochs(1), 8, 12), Err(TooMuch::FewSteps { steps: 2, least: 3 }));
+        // The default refuses the gradient of one example and accepts an ordinary update.
+        let default = |work, batch| Consent::default().allows_detail(&question(work, batch, 1), 100);
+        assert_eq!(default(Steps(1), 1), Err(TooMuch::SmallBatch { batch: 1, least: 2 }));
+        assert_eq!(default(Steps(1), 3), Err(TooMuch::FewExamples { examples: 3, least: 4 }));
+        assert_eq!(default(Steps(1), 10), Ok(()));
+        assert_eq!(default(Epochs(1), 10), Ok(()));
+    }
+
     /// Creates a question for updates of this many tracks, each with its own threshold and w.
     fn asked(terms: Terms, members: u32, tracks: u32) -> Question<ParamsId> {
         let mut question = question(Work::Epochs(1), 10, 1);
@@ -395,7 +483,9 @@ mod tests {
         let (private, open) = (Consent::default(), Consent { open: true, ..Consent::default() });
         assert_eq!(terms(&private, &asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
         let bucketed = Terms { weights: Weights::Bucketed, ..Terms::PRIVATE };
-        assert_eq!(terms(&private, &asked(bucketed, 100, 1), 1), Ok(()));
+        assert_eq!(terms(&private, &asked(bucketed, 100, 1), 1), Err(TooMuch::Bucketed));
+        let agreed = Consent { bucketed: true, ..Consent::default() };
+        assert_eq!(terms(&agreed, &asked(bucketed, 100, 1), 1), Ok(()));
         let exact = asked(Terms { weights: Weights::Exact, ..Terms::PRIVATE }, 100, 1);
         assert_eq!(terms(&private, &exact, 1), Err(TooMuch::Weights));
         assert_eq!(terms(&open, &exact, 1), Ok(()));

@@ -16,6 +16,20 @@ pub enum Defence {
     OneTrackPerDevice,
     /// The numbers of rounds increase across the sessions of an authority.
     OneRoundCounter,
+    /// The owner limits the number of answers.
+    AnswerBudget,
+    /// The owner requires a least batch, steps and examples behind an answer.
+    ExamplesBehindAnswer,
+    /// The authority signed the roster.
+    RosterSignature,
+    /// The entry on the roster contains the device's own name and key.
+    OwnRosterEntry,
+    /// The joined round is on disk before the first message of the round.
+    JoinedOnDisk,
+    /// A device in private mode answers no question for its loss.
+    NoLossInPrivate,
+    /// A roster names its predecessor, which the device has accepted.
+    RosterLog,
 }
 
 impl Defence {
@@ -24,6 +38,13 @@ impl Defence {
         ("once-per-round", Self::OncePerRound),
         ("one-track-per-device", Self::OneTrackPerDevice),
         ("one-round-counter", Self::OneRoundCounter),
+        ("answer-budget", Self::AnswerBudget),
+        ("examples-behind-answer", Self::ExamplesBehindAnswer),
+        ("roster-signature", Self::RosterSignature),
+        ("own-roster-entry", Self::OwnRosterEntry),
+        ("joined-on-disk", Self::JoinedOnDisk),
+        ("no-loss-in-private", Self::NoLossInPrivate),
+        ("roster-log", Self::RosterLog),
     ];
 }
 

@@ -69,7 +69,8 @@ pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::state::{
-    Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError, TranscriptEvent, conflicts,
+    AnswerCount, BudgetSpent, Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError,
+    TranscriptEvent, conflicts,
 };
 pub use self::workers::Workers;
 use crate::fault::Faults;

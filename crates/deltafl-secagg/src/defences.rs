@@ -17,6 +17,34 @@ pub enum Defence {
     ListQuorum,
     /// The number of skipped rounds under one roster is limited.
     BoundedSkips,
+    /// A round is joined once.
+    JoinedOnce,
+    /// The owner's least number of members.
+    MinMembers,
+    /// The graph protects against the adversary of the policy.
+    AdversaryModel,
+    /// A revealed nonce matches its commitment.
+    NonceCommitment,
+    /// The bundle of a neighbour on a sparse graph matches the list of members.
+    BundleOnList,
+    /// t devices of the circle are present.
+    CircleThreshold,
+    /// A device that dropped out does not return.
+    NoReturn,
+    /// Signatures with points of small order are invalid.
+    StrictSignatures,
+    /// A device reveals shares after t signatures on its transcript.
+    Attestations,
+    /// The transcript contains the header of the round.
+    TranscriptHeader,
+    /// The transcript contains the members and their keys.
+    TranscriptMembers,
+    /// The signature on a masked input contains the previous transcript.
+    MaskedChain,
+    /// The secret of a pair depends on both ciphertexts.
+    PairCiphertexts,
+    /// The key of a box depends on its ciphertext.
+    BoxCiphertext,
 }
 
 impl Defence {
@@ -26,6 +54,20 @@ impl Defence {
         ("threshold-of-cohort", Self::ThresholdOfCohort),
         ("list-quorum", Self::ListQuorum),
         ("bounded-skips", Self::BoundedSkips),
+        ("joined-once", Self::JoinedOnce),
+        ("min-members", Self::MinMembers),
+        ("adversary-model", Self::AdversaryModel),
+        ("nonce-commitment", Self::NonceCommitment),
+        ("bundle-on-list", Self::BundleOnList),
+        ("circle-threshold", Self::CircleThreshold),
+        ("no-return", Self::NoReturn),
+        ("strict-signatures", Self::StrictSignatures),
+        ("attestations", Self::Attestations),
+        ("transcript-header", Self::TranscriptHeader),
+        ("transcript-members", Self::TranscriptMembers),
+        ("masked-chain", Self::MaskedChain),
+        ("pair-ciphertexts", Self::PairCiphertexts),
+        ("box-ciphertext", Self::BoxCiphertext),
     ];
 }
 
@@ -65,3 +107,23 @@ impl Default for Defences {
 
 #[cfg(any(test, feature = "test-util"))]
 static SWITCHED: std::sync::OnceLock<Defences> = std::sync::OnceLock::new();
+
+/// Returns true if the defence is on in this process.
+pub(crate) fn is_on(defence: Defence) -> bool {
+    Defences::default().has(defence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defence_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<&str> = Defence::NAMES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), Defence::NAMES.len());
+        for (place, (name, defence)) in Defence::NAMES.iter().enumerate() {
+            assert_eq!(place, *defence as usize, "{name}");
+            assert!(!Defences::ALL.without(*defence).has(*defence));
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! does not send a Hello, is thus disconnected and counted at the cost of a socket.
 
 mod caller;
+mod handshakes;
 mod open;
 mod stream;
 
@@ -23,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) use self::caller::Caller;
+use self::handshakes::{Handshake, Handshakes};
 use self::open::OpenConnection;
 pub(crate) use self::open::OpenConnections;
 pub(crate) use self::stream::Connection;
@@ -63,13 +65,21 @@ pub struct ConnectionLimits {
     pub per_device: usize,
     /// The maximum number of concurrent handshakes.
     pub handshakes: usize,
+    /// The maximum number of concurrent handshakes of one address, or of one /64 of IPv6.
+    pub handshakes_per_address: usize,
     /// The time limit for the handshake, and then for the Hello.
     pub patience: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { total: 20_000, per_device: 3, handshakes: 512, patience: Duration::from_secs(10) }
+        Self {
+            total: 20_000,
+            per_device: 3,
+            handshakes: 512,
+            handshakes_per_address: 256,
+            patience: Duration::from_secs(10),
+        }
     }
 }
 
@@ -144,7 +154,7 @@ async fn accept_loop(
 ) {
     let ServerSocket { socket, protection, limits } = listener;
     let permits = Arc::new(Semaphore::new(limits.total));
-    let handshakes = Arc::new(Semaphore::new(limits.handshakes));
+    let handshakes = Handshakes::new(limits.handshakes, limits.handshakes_per_address);
     let counts = Arc::new(ConnectionCounts { most: limits.per_device, by_name: Mutex::default() });
     loop {
         let accepted = tokio::select! {
@@ -152,8 +162,8 @@ async fn accept_loop(
             () = open.stops_accepting() => return,
             accepted = socket.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Possibly out of file descriptors. Accepting resumes after other connections
                 // close.
@@ -162,8 +172,8 @@ async fn accept_loop(
                 continue;
             }
         };
-        let (Ok(permit), Ok(handshake)) =
-            (Arc::clone(&permits).try_acquire_owned(), Arc::clone(&handshakes).try_acquire_owned())
+        let (Ok(permit), Some(handshake)) =
+            (Arc::clone(&permits).try_acquire_owned(), handshakes.begin(address.ip()))
         else {
             refusals.count(Refusal::Full);
             continue;
@@ -181,7 +191,8 @@ async fn accept_loop(
         tokio::spawn(async move {
             let refusals = Arc::clone(&pending.refusals);
             let admitted = tokio::select! {
-                admitted = pending.admit(stream) => admitted,
+                admitted = pending.admit(stream, &handshake) => admitted,
+                () = handshake.evicted() => Err(Refusal::Silent),
                 () = open.stops_accepting() => Err(Refusal::Closing),
             };
             drop(handshake);
@@ -204,12 +215,16 @@ struct PendingConnection {
 }
 
 impl PendingConnection {
-    async fn admit(self, stream: TcpStream) -> Result<Connection, Refusal> {
+    async fn admit(self, stream: TcpStream, progress: &Handshake) -> Result<Connection, Refusal> {
         let _ = stream.set_nodelay(true);
         match &self.protection {
             Protection::Loopback => Ok(Connection::new(MaybeTls::Plain(stream), None, self)),
             Protection::Mutual { config, name_of } => {
-                let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+                let handshake = async {
+                    stream.peek(&mut [0]).await?;
+                    progress.set_heard();
+                    TlsAcceptor::from(Arc::clone(config)).accept(stream).await
+                };
                 let stream = match timeout(self.patience, handshake).await {
                     Ok(Ok(stream)) => stream,
                     Ok(Err(_)) => return Err(Refusal::Handshake),

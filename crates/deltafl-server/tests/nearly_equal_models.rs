@@ -99,6 +99,11 @@ impl Attack {
     }
 
     async fn start_with(owners: Owners, consent: Consent) -> Self {
+        // The attacks ask for the gradient of one example, which the default consent refuses.
+        Self::start_exactly(owners, Consent { min_batch: 1, min_examples: 1, ..consent }).await
+    }
+
+    async fn start_exactly(owners: Owners, consent: Consent) -> Self {
         let test = TestFederation::new(EXPERIMENT);
         assert_eq!(test.devices().len(), DEVICES as usize);
         let mut host = test.host().await;
@@ -154,6 +159,15 @@ impl Attack {
         while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        self.ask_now(run, asked).await
+    }
+
+    /// Asks without waiting until all devices are ready.
+    async fn ask_those_present(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
+        self.ask_now(0, asked).await
+    }
+
+    async fn ask_now(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
         let mut exchange = self.exchange.take().unwrap();
         let summed = tokio::task::spawn_blocking(move || {
             let cohort: Vec<CohortMember> = (0..DEVICES)
@@ -459,4 +473,35 @@ async fn a_draw_is_joined_once_whatever_the_server_calls_the_session() {
     let _limit = watchdog::start();
     assert_eq!(repeat_one_draw(Owners::Undefended, 5).await, 5, "without the defence");
     assert_eq!(repeat_one_draw(Owners::Default, 5).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gradient_of_one_example_is_not_given() {
+    let _limit = watchdog::start();
+    let mut attack = Attack::start_exactly(Owners::Default, Consent::default()).await;
+    let asked = Asked::new(0, vec![update(attack.model(), Weighting::everyone())]);
+    assert!(attack.ask(asked).await.is_none(), "one step on one example");
+    attack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_gives_no_more_answers_than_its_owner_allows() {
+    let _limit = watchdog::start();
+    for (consent, most) in [
+        (Consent { answers: 2, ..Consent::default() }, 2),
+        (Consent { answers_per_day: 1, ..Consent::default() }, 1),
+    ] {
+        let mut attack = Attack::start_with(Owners::Default, consent).await;
+        let w = attack.model();
+        for round in 0..most {
+            let asked = Asked::new(round, vec![update(w.clone(), Weighting::everyone())]);
+            assert!(attack.ask(asked).await.is_some(), "{round}");
+        }
+        // Devices that have spent their budget are not available any more.
+        while attack.host.as_ref().unwrap().presence().1 > 0 {
+            let asked = Asked::new(most, vec![update(w.clone(), Weighting::everyone())]);
+            assert!(attack.ask_those_present(asked).await.is_none());
+        }
+        attack.stop().await;
+    }
 }

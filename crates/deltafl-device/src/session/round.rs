@@ -86,7 +86,9 @@ impl Session<'_> {
                 // device joins no round twice.
                 let roster = self.roster.roster.edition().version;
                 let joined = SeenRound { round: params.id.round, roster };
-                self.device.state.join(self.device.credentials.authority, joined)?;
+                if self.device.defences.has(Defence::JoinedOnDisk) {
+                    self.device.state.join(self.device.credentials.authority, joined)?;
+                }
                 self.device.state.record(TranscriptEvent::Joined {
                     setup: setup(params),
                     roster,
@@ -122,13 +124,22 @@ impl Session<'_> {
             true => consent.allows_terms(&question, runs, active),
             false => Ok(()),
         };
-        if let Err(refused) = terms.and_then(|()| consent.allows_work(&question, examples)) {
+        let detail = match self.device.defences.has(Defence::ExamplesBehindAnswer) {
+            true => consent.allows_detail(&question, examples),
+            false => Ok(()),
+        };
+        let allowed = terms.and(detail).and_then(|()| consent.allows_work(&question, examples));
+        if let Err(refused) = allowed {
             return self.refuse(protocol, &refused, Reason::Policy).await;
+        }
+        if let Err(spent) = self.check_budget() {
+            return self.refuse(protocol, &spent, Reason::Policy).await;
         }
         let answering = match self.claim(&question)? {
             Ok(answering) => answering,
             Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
         };
+        self.device.state.count_answer(self.device.credentials.authority)?;
         let randomness = match self.device.consent.reproducible {
             true => UpdateRandomness::Reproducible,
             false => UpdateRandomness::Secret(*random()?),
@@ -291,7 +302,8 @@ impl Session<'_> {
 
     /// Answers in open mode with F_k at the given parameters.
     pub(super) async fn tell_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
-        if !self.device.consent.open || question.params.len() > MAX_QUERIES {
+        let is_open = self.device.consent.open || !self.device.defences.has(Defence::NoLossInPrivate);
+        if !is_open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));

@@ -30,6 +30,9 @@ const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 struct Committed {
     params: RoundParams,
     identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
+    roster: Arc<KeyRoster>,
+    policy: DevicePolicy,
+    bundles: BTreeMap<DeviceId, KeyBundle>,
     server: ServerRound,
     devices: BTreeMap<DeviceId, DeviceRound>,
     commitments: BTreeMap<DeviceId, Sha256Digest>,
@@ -71,13 +74,17 @@ fn committed_with(n: u32, gamma: CollusionBound, defences: Defences) -> Committe
         max_left_out: None,
         defences,
     };
-    let mut devices = BTreeMap::new();
+    let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
     let kept = identities.iter().map(|identity| (identity.id(), Arc::clone(identity))).collect();
     for identity in identities {
         let id = identity.id();
         let mut participant = Participant::new(identity, Arc::clone(&roster), SESSION, policy);
         let mut device = participant.join(&params, ZERO, &mut rng).expect("within the policy");
-        server.handle(ZERO, id, device.poll_transmit().expect("keys")).expect("an honest device");
+        let message = device.poll_transmit().expect("keys");
+        if let DeviceBody::Advertise(bundle) = &message.body {
+            bundles.insert(id, bundle.clone());
+        }
+        server.handle(ZERO, id, message).expect("an honest device");
         devices.insert(id, device);
     }
     let ServerBody::Commitments(commitments) = server.poll_transmit().expect("commitments").message.body
@@ -85,7 +92,7 @@ fn committed_with(n: u32, gamma: CollusionBound, defences: Defences) -> Committe
         panic!("a graph of this size is drawn");
     };
     let drawers = graph.drawers(n, &commitments);
-    Committed { params, identities: kept, server, devices, commitments, drawers }
+    Committed { params, identities: kept, roster, policy, bundles, server, devices, commitments, drawers }
 }
 
 impl Committed {
@@ -328,4 +335,44 @@ fn two_lists_of_one_set_up_are_not_both_accepted() {
     assert_eq!(two_lists(undefended), [Ok(()), Ok(())], "without the defence");
     let too_few = Err(Abort::TooFew { have: 152, need: 153 });
     assert_eq!(two_lists(Defences::default()), [too_few, too_few]);
+}
+
+/// An accomplice signs two bundles. The list contains the commitment of one, and the server sends the other to a neighbour.
+#[test]
+fn the_keys_of_a_neighbour_belong_to_the_commitment_on_the_list() {
+    let mut scene = committed();
+    let commitments = scene.commitments.clone();
+    let reveals = reveals(&mut scene);
+    let signers: Vec<DeviceId> = reveals.keys().copied().collect();
+    let mut round = scene;
+    for id in commitments.keys().copied().filter(|id| !signers.contains(id)).collect::<Vec<_>>() {
+        round.show(id, &commitments).expect("honest so far");
+    }
+    let list = graph::member_list(&round.params.digest(), &commitments);
+    let seed = graph::seed(&list, &round.drawers, &reveals);
+    let members: Vec<DeviceId> = commitments.keys().copied().collect();
+    let graph = Graph::new(round.params.graph, N, &members, &seed);
+    let victim = DeviceId(N - 1);
+    shown(&mut round, victim, reveals).expect("honest so far");
+    let accomplice = graph.neighbours(victim)[0];
+    let keys_of = |id: DeviceId, seed: u64| {
+        let roster = Arc::clone(&round.roster);
+        let mut participant =
+            Participant::new(Arc::clone(&round.identities[&id]), roster, SESSION, round.policy);
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let mut device = participant.join(&round.params, ZERO, &mut rng).expect("within the policy");
+        match device.poll_transmit() {
+            Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) => bundle,
+            other => panic!("expected keys, got {other:?}"),
+        }
+    };
+    let mut keys: BTreeMap<DeviceId, KeyBundle> =
+        graph.neighbours(victim).into_iter().map(|id| (id, round.bundles[&id].clone())).collect();
+    let tell = |keys: BTreeMap<DeviceId, KeyBundle>| {
+        let message = ServerMessage { round: ROUND, body: ServerBody::Keys(keys) };
+        round.devices[&victim].clone().handle(ZERO, message)
+    };
+    assert_eq!(tell(keys.clone()), Ok(()));
+    keys.insert(accomplice, keys_of(accomplice, 77));
+    assert_eq!(tell(keys), Err(Abort::BadCommitment(accomplice)));
 }

@@ -65,6 +65,7 @@ fn sums(defences: Defences) -> usize {
             (identity.id(), device.clone().join(&params, ZERO, &mut rng).expect("within the policy"))
         };
         let mut devices: BTreeMap<DeviceId, DeviceRound> = part.iter().map(join).collect();
+        server.poll_transmit().expect("the invitation, which the devices have joined");
         sums += usize::from(sum_of(&mut server, &mut devices));
     }
     sums

@@ -166,7 +166,8 @@ impl Revealed {
         }
         for (&id, reveal) in reveals {
             let commitment = self.commitments.get(&id).ok_or(Abort::UnknownDevice(id))?;
-            if !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
+            let is_checked = me.policy.defences.has(Defence::NonceCommitment);
+            if is_checked && !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
                 return Err(Abort::BadCommitment(id));
             }
         }
@@ -227,7 +228,8 @@ impl Placed {
             if !neighbours.contains(id) {
                 return Err(Abort::UnknownDevice(id));
             }
-            if self.commitments.get(&id) != Some(&bundle.nonce_commitment()) {
+            let listed = self.commitments.get(&id) == Some(&bundle.nonce_commitment());
+            if !listed && me.policy.defences.has(Defence::BundleOnList) {
                 return Err(Abort::BadCommitment(id));
             }
         }
@@ -248,7 +250,8 @@ fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
         true => me.params.graph.min_members(me.params.cohort),
         false => 0,
     };
-    let need = me.policy.min_members.max(of_cohort);
+    let of_owner = if me.policy.defences.has(Defence::MinMembers) { me.policy.min_members } else { 0 };
+    let need = of_owner.max(of_cohort);
     if have < need {
         return Err(Abort::TooFew { have, need });
     }

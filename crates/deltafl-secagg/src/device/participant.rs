@@ -180,17 +180,19 @@ impl Participant {
         if params.id.session != self.session {
             return Err(RefusedRound::Session);
         }
-        if let Some(last) = self.last_round.filter(|&last| params.id.round <= last) {
+        let stale = self.last_round.filter(|&last| params.id.round <= last);
+        if let Some(last) = stale.filter(|_| self.policy.defences.has(Defence::JoinedOnce)) {
             return Err(RefusedRound::Stale { round: params.id.round, last });
         }
         if let Some(last) = self.last_round.filter(|_| self.same_roster) {
-            let (skipped, most) = (params.id.round - last - 1, self.most_skipped(params.cohort));
+            let skipped = params.id.round.saturating_sub(last).saturating_sub(1);
+            let most = self.most_skipped(params.cohort);
             if skipped > most && self.policy.defences.has(Defence::BoundedSkips) {
                 return Err(RefusedRound::Skipped { skipped, most });
             }
         }
         let min_members = self.policy.min_members;
-        if (params.cohort as usize) < min_members {
+        if (params.cohort as usize) < min_members && self.policy.defences.has(Defence::MinMembers) {
             return Err(RefusedRound::TooSmall { cohort: params.cohort, min_members });
         }
         if !self.roster.contains(self.identity.id()) {
@@ -199,7 +201,8 @@ impl Participant {
         if !self.is_drawn(params) {
             return Err(RefusedRound::NotDrawn);
         }
-        if !self.policy.adversary.allows(params.graph, params.cohort) {
+        let is_checked = self.policy.defences.has(Defence::AdversaryModel);
+        if is_checked && !self.policy.adversary.allows(params.graph, params.cohort) {
             return Err(RefusedRound::Unsafe);
         }
         Ok(())

@@ -55,7 +55,7 @@ impl Deployment {
         listener: &dyn ServerListener,
     ) -> Result<Self, ServerError> {
         let Certificates { federation, server, authority } = match &config.certs {
-            Some(folder) => Certificates::read(folder, listener)?,
+            Some(folder) => Certificates::read(folder, config.authority_here, listener)?,
             None => {
                 Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
@@ -193,12 +193,15 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn read(folder: &Path, listener: &dyn ServerListener) -> Result<Self, ServerError> {
+    fn read(folder: &Path, authority_here: bool, listener: &dyn ServerListener) -> Result<Self, ServerError> {
         let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
         let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let ca = folder.join("ca");
         // The authority may be kept elsewhere.
         let kept_elsewhere = !ca.join("ca.key").exists() && !ca.join("roster.key").exists();
+        if !kept_elsewhere && !authority_here {
+            return Err(ServerError::AuthorityHere { folder: ca });
+        }
         let authority = match kept_elsewhere {
             true => None,
             false => Some(Arc::new(Authority::open(&ca).map_err(ServerError::Certificates)?)),
