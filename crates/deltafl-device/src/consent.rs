@@ -193,7 +193,7 @@ impl Default for Consent {
             max_passes: 100,
             answers: 100_000,
             answers_per_day: 5_000,
-            min_batch: 2,
+            min_batch: 1,
             min_steps: 1,
             min_examples: 4,
             bucketed: false,
@@ -443,7 +443,8 @@ mod tests {
         assert_eq!(allowed(Epochs(1), 8, 12), Err(TooMuch::FewSteps { steps: 2, least: 3 }));
         // The default refuses the gradient of one example and accepts an ordinary update.
         let default = |work, batch| Consent::default().allows_detail(&question(work, batch, 1), 100);
-        assert_eq!(default(Steps(1), 1), Err(TooMuch::SmallBatch { batch: 1, least: 2 }));
+        assert_eq!(default(Steps(1), 1), Err(TooMuch::FewExamples { examples: 1, least: 4 }));
+        assert_eq!(default(Epochs(5), 1), Ok(()), "all examples count, one after another");
         assert_eq!(default(Steps(1), 3), Err(TooMuch::FewExamples { examples: 3, least: 4 }));
         assert_eq!(default(Steps(1), 10), Ok(()));
         assert_eq!(default(Epochs(1), 10), Ok(()));
