@@ -245,6 +245,8 @@ impl Protocol {
 
     /// Sends the pending messages, and records the devices whose answers are awaited.
     fn transmit(&mut self, line: &DeviceLink) {
+        // Before the first message is sent: a fast device answers before the last one is.
+        line.hub.allow(self.server.message_limit());
         let mut first = true;
         while let Some(Transmit { to, message }) = self.server.poll_transmit() {
             let asks = asked(&message.body);
@@ -267,7 +269,6 @@ impl Protocol {
             let (phase, asked) = (name(self.phase), self.awaited.len());
             line.hub.status.send_modify(|status| status.enter(phase, asked));
         }
-        line.hub.allow(self.server.message_limit());
     }
 
     fn enter(&mut self, phase: PhaseName) {

@@ -1,8 +1,8 @@
-//! The models: each a file of its own, and a line in [`MODELS`].
+//! The models. Each has a file and a line in [`MODELS`].
 //!
 //! A [`Model`] is a loss f(w; ξ) with its gradient, over a flat parameter vector. It owns no parameters:
-//! it reads and writes `f32` slices that the caller owns. A step allocates no memory: the caller asks
-//! once how much scratch memory a batch needs and provides it.
+//! it reads and writes `f32` slices of the caller. A step allocates no memory: the caller provides the
+//! scratch memory of a batch.
 //!
 //! A [`ModelDefinition`] lists the options of a model and builds it. The experiment file, its schema and
 //! reference, the Python classes and the GPU read the table. To add a model, implement the five required
@@ -18,6 +18,7 @@ use crate::task::{Targets, Task};
 pub mod conv_net;
 mod definition;
 mod external;
+pub mod fourier;
 mod full;
 pub mod gru;
 mod layout;
@@ -33,6 +34,7 @@ mod tensors;
 pub use conv_net::{CONV_NET, ConvNet};
 pub use definition::{ModelDefinition, ModelMismatch, ModelRequest};
 pub use external::EXTERNAL;
+pub use fourier::FOURIER;
 pub use gru::{Embedding, GRU, Gru};
 pub use linear::{LINEAR, Linear};
 pub use logistic::{LOGISTIC, Logistic};
@@ -46,7 +48,7 @@ pub use tensors::{
 
 /// Every model that an experiment can name.
 pub static MODELS: &[&ModelDefinition] =
-    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &EXTERNAL];
+    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &FOURIER, &EXTERNAL];
 
 /// Returns the model of this name.
 pub fn find(kind: &str) -> Option<&'static ModelDefinition> {
@@ -58,7 +60,7 @@ pub fn find(kind: &str) -> Option<&'static ModelDefinition> {
 pub struct Batch<'a> {
     /// The inputs of the examples, one after the other.
     pub inputs: Inputs<'a>,
-    /// What each example is to be predicted as; as many as the batch has examples.
+    /// The target of each example.
     pub targets: Targets<'a>,
 }
 
@@ -72,7 +74,7 @@ pub enum Inputs<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Some of the examples.
+    /// Returns a range of the examples.
     pub(crate) fn part(self, range: Range<usize>) -> Self {
         let inputs = match self.inputs {
             Inputs::Dense(values) => Inputs::Dense(part(values, self.len(), range.clone())),
@@ -81,12 +83,12 @@ impl<'a> Batch<'a> {
         Batch { inputs, targets: self.targets.part(range) }
     }
 
-    /// Number of examples.
+    /// Returns the number of examples.
     pub fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Whether there is no example.
+    /// Returns `true` if there are no examples.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
@@ -124,24 +126,24 @@ impl<'a> Inputs<'a> {
 
 /// One step of stochastic gradient descent: w ← w − γ(∇f + λw) + p.
 ///
-/// A term (μ/2)‖w − c‖² of the loss adds μ to λ and γμc to p, a drift d of the gradient adds −γd to p.
+/// A term (μ/2)‖w − c‖² of the loss adds μ to λ and γμc to p. A drift d of the gradient adds −γd to p.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step<'a> {
     /// γ_t.
     pub learning_rate: f32,
-    /// λ: what of w is added to the gradient.
+    /// λ: the multiple of w that is added to the gradient.
     pub l2: f32,
-    /// p, in working form, where there is one.
+    /// p, in working form, if there is a pull.
     pub pull: Option<&'a [f32]>,
 }
 
 impl Step<'_> {
-    /// 1 − γλ: what is left of w beside the gradient of f and the pull.
+    /// Returns 1 − γλ, the factor of w.
     pub fn decay(&self) -> f32 {
         1.0 - self.learning_rate * self.l2
     }
 
-    /// Adds the pull, where there is one, to parameters in working form.
+    /// Adds the pull, if there is one, to parameters in working form.
     pub(crate) fn add_pull(&self, working: &mut [f32]) {
         if let Some(pull) = self.pull {
             // Every instruction set gives the same bits.
@@ -150,21 +152,21 @@ impl Step<'_> {
     }
 }
 
-/// What a model adds up over some examples: their losses, and what the metrics of its task are made of.
+/// Sums over examples: their losses, and the sums from which a task computes its metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
-    /// Sum of the data losses (without ℓ₂).
+    /// The sum of the data losses, without ℓ₂.
     pub loss: f64,
-    /// Sums whose meaning the task settles. For classes the first is the number of misclassified examples (exact: counts
-    /// are whole numbers below 2^53); for a regression see [`Task::regression_sums`].
+    /// The sums that the task defines. For classes, the first is the number of misclassified
+    /// examples. For a regression, see [`Task::regression_sums`].
     pub sums: [f64; Self::SUMS],
 }
 
 impl Score {
-    /// Number of sums.
+    /// The number of sums.
     pub const SUMS: usize = 4;
 
-    /// The score of a task of classes.
+    /// Creates the score of a classification task.
     pub fn of_classes(loss: f64, errors: u64) -> Self {
         Self { loss, sums: [errors as f64, 0.0, 0.0, 0.0] }
     }
@@ -179,36 +181,37 @@ impl std::ops::AddAssign for Score {
 
 /// A loss with a gradient, on flat `f32` slices.
 ///
-/// `params` always has [`Model::num_params`] entries. Fast models may train on another layout of the same
-/// numbers (padded rows, a transposed copy): the *working* form. An engine calls [`Model::load`] once per
-/// device and round, then [`Model::step`] for each batch, then [`Model::store`].
+/// `params` always has [`Model::num_params`] entries. Fast models may train on another layout of the
+/// same numbers (padded rows, a transposed copy): the *working* form. The trainer calls [`Model::load`]
+/// once per device and round, then [`Model::step`] for each batch, then [`Model::store`].
 pub trait Model: Send + Sync {
-    /// Length d of the parameter vector w.
+    /// Returns d, the length of the parameter vector w.
     fn num_params(&self) -> usize;
 
     /// Writes the initial iterate w₀.
     fn init(&self, stream: &mut Stream, params: &mut [f32]);
 
-    /// Floats of scratch that `gradient` and `evaluate` need for a batch of this size.
+    /// Returns the floats of scratch memory that `gradient` and `evaluate` need for a batch of this
+    /// size.
     fn scratch_len(&self, batch: usize) -> usize;
 
-    /// The mean loss over the batch; overwrites `gradient` with ∇ of that mean (without ℓ₂).
+    /// Returns the mean loss over the batch, and overwrites `gradient` with its gradient, without ℓ₂.
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64;
 
-    /// What is predicted: how the sums of a [`Score`] become metrics.
+    /// Returns the prediction task, which computes metrics from a [`Score`].
     fn task(&self) -> Task {
         Task::Classes
     }
 
-    /// The tensors of which w is made, in its order, by PyTorch's names; a model that PyTorch does not have is one vector.
+    /// Returns the tensors of w in its order, with PyTorch's names. By default, w is one vector.
     fn tensors(&self) -> Vec<Tensor> {
         vec![Tensor::new("params", &[self.num_params()])]
     }
 
-    /// The score of the batch, from parameters in working form.
+    /// Returns the score of the batch, for parameters in working form.
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score;
 
-    /// Length of the working form.
+    /// Returns the length of the working form.
     fn working_len(&self) -> usize {
         self.num_params()
     }
@@ -218,17 +221,17 @@ pub trait Model: Send + Sync {
         working.copy_from_slice(params);
     }
 
-    /// Writes back the parameters from their working form.
+    /// Writes the parameters from their working form.
     fn store(&self, working: &[f32], params: &mut [f32]) {
         params.copy_from_slice(working);
     }
 
-    /// Floats of scratch that `step` needs for a batch of this size.
+    /// Returns the floats of scratch memory that `step` needs for a batch of this size.
     fn step_scratch_len(&self, batch: usize) -> usize {
         self.num_params() + self.scratch_len(batch)
     }
 
-    /// One SGD step on the working form (Algorithm 2, line 11).
+    /// Performs one SGD step on the working form (Algorithm 2, line 11).
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (gradient, scratch) = scratch.split_at_mut(self.num_params());
         self.gradient(working, batch, gradient, scratch);

@@ -146,7 +146,7 @@ fn an_extended_run_has_the_bits_of_a_run_of_that_length() {
     };
     assert_eq!(evaluations("long"), evaluations("grown"));
     let said = workdir.failure("run x.toml --out grown --resume --set rounds=9", 2);
-    assert!(said.contains("12 rounds already"), "{said}");
+    assert!(said.contains("already done 12 rounds"), "{said}");
 }
 
 #[test]

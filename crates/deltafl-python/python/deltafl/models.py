@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-__all__ = ["ConvNet", "Gru", "Linear", "Logistic", "Lstm", "Model", "Perceptron"]
+__all__ = ["ConvNet", "Fourier", "Gru", "Linear", "Logistic", "Lstm", "Model", "Perceptron"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +88,18 @@ class Perceptron(Model):
     l2: float = 0.0
     #: units of the hidden layer (a whole number, 1 or above).
     hidden: int = 100
+
+
+@dataclass(frozen=True)
+class Fourier(Model):
+    """Softmax regression on random Fourier features."""
+
+    kind: ClassVar[str] = "fourier"
+    #: λ of the penalty (λ/2)‖w‖².
+    l2: float = 0.0
+    #: D: the number of random features (a whole number, 1 or above).
+    features: int = 500
+    #: σ: the width of the approximated Gaussian kernel, in units of the inputs (a number above 0).
+    width: float = 5.0
+    #: the seed of the features, the same for all seeds of a run (a whole number, 0 or above).
+    features_seed: int = 0
