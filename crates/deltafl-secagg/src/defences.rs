@@ -5,6 +5,10 @@
 //! defences are on. `scripts/defences` switches off each of them in turn with the environment
 //! variable `DELTAFL_WITHOUT` and checks that a test fails.
 
+#[cfg(any(test, feature = "test-util"))]
+#[path = "../test-util/switched.rs"]
+mod switched;
+
 /// A defence of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -95,18 +99,11 @@ impl Defences {
 impl Default for Defences {
     fn default() -> Self {
         #[cfg(any(test, feature = "test-util"))]
-        return *SWITCHED.get_or_init(|| {
-            let names = std::env::var("DELTAFL_WITHOUT").unwrap_or_default();
-            let off = Defence::NAMES.iter().filter(|(name, _)| names.split(',').any(|off| off == *name));
-            off.fold(Self::ALL, |all, (_, defence)| all.without(*defence))
-        });
+        return switched::switched();
         #[cfg(not(any(test, feature = "test-util")))]
         Self::ALL
     }
 }
-
-#[cfg(any(test, feature = "test-util"))]
-static SWITCHED: std::sync::OnceLock<Defences> = std::sync::OnceLock::new();
 
 /// Returns true if the defence is on in this process.
 pub(crate) fn is_on(defence: Defence) -> bool {
