@@ -102,7 +102,7 @@ pub fn parts(mut data: &[u8]) {
 /// Parses bytes as an enrolment request and as its response.
 pub fn enrolment(data: &[u8]) {
     static AUTHORITY: OnceLock<Authority> = OnceLock::new();
-    if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
+    if let Ok(EnrolRequest { token, name, tls_key, signing_key, .. }) = serde_json::from_slice(data) {
         let _ = token.parse::<Token>();
         let _ = KeyRoster::new().add(DeviceId(0), &signing_key);
         let authority = AUTHORITY.get_or_init(|| {

@@ -13,6 +13,7 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
+use deltafl_secagg::Defences;
 use deltafl_secagg::device::{
     AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SlotRequest,
 };
@@ -102,6 +103,7 @@ impl ScriptedRound {
             max_len: 100,
             patience: Duration::from_secs(10),
             max_left_out: None,
+            defences: Defences::default(),
         };
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let devices = identities.into_iter().map(|identity| {

@@ -38,8 +38,8 @@ typedef struct deltafl_options {
    */
   const char *name;
   /*
-   The folder in which the device stores its received requests and its answers. NULL stores
-   nothing.
+   The folder in which the device stores its received requests and its answers. It is required
+   with an `identity`. NULL stores nothing.
    */
   const char *state;
   /*
@@ -50,6 +50,31 @@ typedef struct deltafl_options {
    The smallest number of rounds between two rounds that the device answers.
    */
   uint64_t rounds_between;
+  /*
+   The largest number of answers under one authority, or 0 for the default. An answer is a
+   contribution to one sum.
+   */
+  uint64_t answers;
+  /*
+   The largest number of answers per day, or 0 for the default.
+   */
+  uint64_t answers_per_day;
+  /*
+   The smallest batch of an update, or 0 for the default.
+   */
+  uint64_t min_batch;
+  /*
+   The smallest number of steps of an update, or 0 for the default.
+   */
+  uint64_t min_steps;
+  /*
+   The smallest number of examples behind an answer, or 0 for the default.
+   */
+  uint64_t min_examples;
+  /*
+   Whether the server may weigh devices by classes of their numbers of examples.
+   */
+  bool bucketed;
   /*
    Whether random numbers are derived from the seed of the server, to reproduce a simulation.
    The server then knows all of them.

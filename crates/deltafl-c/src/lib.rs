@@ -99,13 +99,26 @@ pub struct deltafl_options {
     pub identity: *const c_char,
     /// The name of the device if `identity` is NULL.
     pub name: *const c_char,
-    /// The folder in which the device stores its received requests and its answers. NULL stores
-    /// nothing.
+    /// The folder in which the device stores its received requests and its answers. It is required
+    /// with an `identity`. NULL stores nothing.
     pub state: *const c_char,
     /// The smallest number of members in a round, or 0 for the default of 30.
     pub min_cohort: u32,
     /// The smallest number of rounds between two rounds that the device answers.
     pub rounds_between: u64,
+    /// The largest number of answers under one authority, or 0 for the default. An answer is a
+    /// contribution to one sum.
+    pub answers: u64,
+    /// The largest number of answers per day, or 0 for the default.
+    pub answers_per_day: u64,
+    /// The smallest batch of an update, or 0 for the default.
+    pub min_batch: u64,
+    /// The smallest number of steps of an update, or 0 for the default.
+    pub min_steps: u64,
+    /// The smallest number of examples behind an answer, or 0 for the default.
+    pub min_examples: u64,
+    /// Whether the server may weigh devices by classes of their numbers of examples.
+    pub bucketed: bool,
     /// Whether random numbers are derived from the seed of the server, to reproduce a simulation.
     /// The server then knows all of them.
     pub reproducible: bool,
@@ -211,9 +224,7 @@ struct DeviceOptions {
     identity: Option<String>,
     name: Option<String>,
     state: Option<String>,
-    min_cohort: Option<usize>,
-    rounds_between: u64,
-    reproducible: bool,
+    consent: Consent,
 }
 
 impl DeviceOptions {
@@ -234,9 +245,7 @@ impl DeviceOptions {
             identity: text(options.identity)?,
             name: text(options.name)?,
             state: text(options.state)?,
-            min_cohort: (options.min_cohort > 0).then_some(options.min_cohort as usize),
-            rounds_between: options.rounds_between,
-            reproducible: options.reproducible,
+            consent: consent(options),
         })
     }
 
@@ -252,14 +261,34 @@ impl DeviceOptions {
     }
 }
 
+/// Returns the agreement of the owner.
+fn consent(options: &deltafl_options) -> Consent {
+    let or = |value: u64, default: u64| if value == 0 { default } else { value };
+    let default = Consent::default();
+    Consent {
+        min_cohort: or(options.min_cohort.into(), default.min_cohort as u64) as usize,
+        rounds_between: options.rounds_between,
+        answers: or(options.answers, default.answers),
+        answers_per_day: or(options.answers_per_day, default.answers_per_day),
+        min_batch: or(options.min_batch, default.min_batch),
+        min_steps: or(options.min_steps, default.min_steps),
+        min_examples: or(options.min_examples, default.min_examples),
+        bucketed: options.bucketed,
+        reproducible: options.reproducible,
+        ..default
+    }
+}
+
 fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, TrainerError> {
     let (credentials, server) = options.known()?;
     let data = DeviceData::held_by_trainer(&credentials.name, trainer.raw.examples)?;
-    let mut consent = Consent::default();
-    consent.min_cohort = options.min_cohort.unwrap_or(consent.min_cohort);
-    (consent.rounds_between, consent.reproducible) = (options.rounds_between, options.reproducible);
+    let consent = options.consent.clone();
     let state = match &options.state {
         Some(folder) => DeviceState::open(Path::new(folder))?,
+        // A device that forgets its answers would answer a round twice.
+        None if options.identity.is_some() => {
+            return Err("options.state is NULL: a device with an identity must store its state".into());
+        }
         None => DeviceState::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

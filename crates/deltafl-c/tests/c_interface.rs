@@ -155,6 +155,12 @@ fn refusal(server: Option<&str>, params: usize) -> String {
         state: null(),
         min_cohort: 0,
         rounds_between: 0,
+        answers: 0,
+        answers_per_day: 0,
+        min_batch: 0,
+        min_steps: 0,
+        min_examples: 0,
+        bucketed: false,
         reproducible: false,
     };
     let (loss, update) = (Some(no_loss as _), Some(no_update as _));

@@ -41,7 +41,8 @@ int main(int argc, char **argv) {
         points.y[i] = 2.0f * points.x[i] + strtof(argv[3], NULL);
     }
     struct deltafl_trainer trainer = {&points, 2, points.count, loss, update};
-    struct deltafl_options options = {argv[1], NULL, argv[2], NULL, 3, 0, true};
+    struct deltafl_options options = {
+        .server = argv[1], .name = argv[2], .min_cohort = 3, .reproducible = true};
     struct deltafl_device *device = deltafl_join(&options, &trainer, error, sizeof error);
     if (!device) {
         fprintf(stderr, "%s\n", error);

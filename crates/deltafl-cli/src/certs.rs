@@ -31,14 +31,19 @@ pub(crate) enum CertsCommand {
         out: PathBuf,
     },
     /// Make the server's certificate
-    #[command(after_help = "Example:\n  deltafl certs server --host fl.example.org --host 10.0.0.5")]
+    #[command(
+        after_help = "Examples:\n  deltafl certs server --host fl.example.org --host 10.0.0.5\n  deltafl certs server --certs authority --out certs --host fl.example.org"
+    )]
     Server {
         /// A name or an address at which devices reach the server; may be repeated
         #[arg(long = "host", value_name = "HOST", required = true)]
         hosts: Vec<String>,
-        /// The folder of the certificates
+        /// The folder with the authority
         #[arg(long, value_name = "DIR", default_value = "certs")]
         certs: PathBuf,
+        /// The folder for the server's machine, which then has none of the authority's keys [default: the folder of the authority]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
         /// Days until it expires
         #[arg(long, default_value_t = 365)]
         days: u32,
@@ -119,11 +124,12 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
             println!("Fingerprint: {}", authority.fingerprint());
             println!("Whoever has {} can make devices: keep it safe.", out.join("ca/ca.key").display());
         }
-        CertsCommand::Server { hosts, certs, days } => {
+        CertsCommand::Server { hosts, certs, out, days } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
             let server = authority.issue_server(&hosts, days).map_err(identity_error)?;
-            server.save(&certs.join("server")).map_err(identity_error)?;
-            println!("Server certificate for {} in {}", hosts.join(", "), certs.join("server").display());
+            let folder = out.unwrap_or(certs).join("server");
+            server.save(&folder).map_err(identity_error)?;
+            println!("Server certificate for {} in {}", hosts.join(", "), folder.display());
         }
         CertsCommand::Device(args) => devices(&args)?,
         CertsCommand::Roster { certs, days, runs, store } => sign_roster(&certs, days, runs, &store)?,

@@ -98,6 +98,24 @@ pub(crate) struct ConsentArgs {
     /// Passes over this device's examples for one question, at most
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().max_passes)]
     max_passes: u32,
+    /// Answers under one authority, at most; an answer is a contribution to one sum
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().answers)]
+    answers: u64,
+    /// Answers per day, at most
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().answers_per_day)]
+    answers_per_day: u64,
+    /// The smallest batch of an update
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().min_batch)]
+    min_batch: u64,
+    /// The smallest number of steps of an update
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().min_steps)]
+    min_steps: u64,
+    /// The smallest number of examples behind an answer
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().min_examples)]
+    min_examples: u64,
+    /// Let the server weigh devices by five classes of their numbers of examples
+    #[arg(long)]
+    bucketed: bool,
     /// Do not tell how models serve the examples that this device holds out, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
@@ -165,6 +183,12 @@ impl TakePart {
             max_left_out: consent.max_left_out,
             work_per_day: consent.work_per_day,
             max_passes: consent.max_passes,
+            answers: consent.answers,
+            answers_per_day: consent.answers_per_day,
+            min_batch: consent.min_batch,
+            min_steps: consent.min_steps,
+            min_examples: consent.min_examples,
+            bucketed: consent.bucketed,
             no_evaluation: consent.no_evaluation,
             rounds_between: consent.rounds_between,
             reproducible: consent.reproducible,

@@ -127,7 +127,19 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
                 ),
                 ..good("authority", "its keys are not here")
             }),
-            Ok(authority) => findings.push(expiry("authority", authority.certificate(), again)),
+            Ok(authority) => {
+                findings.push(expiry("authority", authority.certificate(), again));
+                if folder.join("server").exists() {
+                    findings.push(Finding {
+                        state: State::Worth,
+                        advice: Some(format!(
+                            "move {} to a machine that devices cannot reach: whoever controls this one can make devices",
+                            folder.join("ca").display()
+                        )),
+                        ..good("authority", "its keys are on the machine of the server")
+                    });
+                }
+            }
             Err(error) => findings.push(unreadable("authority", &error, again)),
         }
         let again = "move the folder server away and run deltafl certs server again";

@@ -203,8 +203,12 @@ fn options(args: &Args) -> Result<SwarmOptions> {
             open: args.open,
             min_cohort,
             guard: args.guard.options().assumptions().map_err(|e| bad_input(e.to_string()))?,
-            // Made-up devices: their runs are compared with simulations.
+            // Made-up devices: their runs are compared with simulations, and nothing of them is private.
             reproducible: true,
+            bucketed: true,
+            answers: u64::MAX,
+            answers_per_day: u64::MAX,
+            min_examples: 1,
             ..Consent::default()
         },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },

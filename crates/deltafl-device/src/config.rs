@@ -61,6 +61,18 @@ pub struct DeviceConfig {
     pub work_per_day: u64,
     /// Passes over the device's examples for one question.
     pub max_passes: u32,
+    /// The most answers under one authority; an answer is a contribution to one sum.
+    pub answers: u64,
+    /// The most answers per day.
+    pub answers_per_day: u64,
+    /// The smallest batch of an update.
+    pub min_batch: u64,
+    /// The smallest number of steps of an update.
+    pub min_steps: u64,
+    /// The smallest number of examples behind an answer.
+    pub min_examples: u64,
+    /// Whether the server may weigh devices by classes of their numbers of examples.
+    pub bucketed: bool,
     /// Whether not to report the error on the examples that the device holds out, not even inside sums.
     pub no_evaluation: bool,
     /// Rounds of a run between two rounds that the device answers.
@@ -103,6 +115,12 @@ impl Default for DeviceConfig {
             max_left_out: f64::from(consent.max_left_out.get()) / 1000.0,
             work_per_day: consent.work_per_day.as_secs() / 60,
             max_passes: consent.max_passes,
+            answers: consent.answers,
+            answers_per_day: consent.answers_per_day,
+            min_batch: consent.min_batch,
+            min_steps: consent.min_steps,
+            min_examples: consent.min_examples,
+            bucketed: consent.bucketed,
             no_evaluation: !consent.evaluate,
             rounds_between: consent.rounds_between,
             reproducible: consent.reproducible,
@@ -143,6 +161,12 @@ impl DeviceConfig {
             drawn_only: self.drawn_only,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
+            answers: self.answers,
+            answers_per_day: self.answers_per_day,
+            min_batch: self.min_batch,
+            min_steps: self.min_steps,
+            min_examples: self.min_examples,
+            bucketed: self.bucketed,
             evaluate: !self.no_evaluation,
             rounds_between: self.rounds_between,
             reproducible: self.reproducible,

@@ -8,11 +8,14 @@ use deltafl::params::ParamsId;
 use deltafl::question::{Ask, Query, Question};
 use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
+use deltafl_secagg::Defences;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
 use deltafl_wire::proto;
 use deltafl_wire::threat::ThreatAssumptions;
 use tokio::time::Instant;
+
+use crate::state::AnswerBudget;
 
 /// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -92,12 +95,26 @@ pub(super) enum TooMuch {
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
     )]
     Weights,
+    #[error(
+        "a question that weighs devices by classes of their sizes, to which this device's owner did not agree"
+    )]
+    Bucketed,
+    #[error(
+        "an update on batches of {batch} examples, fewer than the {least} that this device's owner requires"
+    )]
+    SmallBatch { batch: u64, least: u64 },
+    #[error("an update of {steps} steps, fewer than the {least} that this device's owner requires")]
+    FewSteps { steps: u64, least: u64 },
+    #[error("an answer from {examples} examples, fewer than the {least} that this device's owner requires")]
+    FewExamples { examples: u64, least: u64 },
     #[error("a question in which several tracks share this device, unlike tracks = \"in-turn\" or \"apart\"")]
     Together,
     #[error("a question that asks track {0} the same thing twice, or at several params")]
     Twice(u32),
     #[error("a question of run {run}, where the authority has signed {runs}")]
     UnsignedRun { run: u64, runs: u64 },
+    #[error("a question for {members} devices that {active} devices answer")]
+    Members { members: u64, active: u64 },
     #[error(
         "a question that divides {members} devices among {tracks} tracks: fewer than {least} would hide each other"
     )]
@@ -137,6 +154,18 @@ pub struct Consent {
     /// The maximum number of passes over the device's examples for one question. The device refuses
     /// a larger question before it starts the work.
     pub max_passes: u32,
+    /// The largest number of answers under one authority. An answer is a contribution to one sum.
+    pub answers: u64,
+    /// The largest number of answers per day.
+    pub answers_per_day: u64,
+    /// The smallest batch of an update.
+    pub min_batch: u64,
+    /// The smallest number of steps of an update.
+    pub min_steps: u64,
+    /// The smallest number of examples behind an answer.
+    pub min_examples: u64,
+    /// Whether the server may weigh devices by five classes of their numbers of examples.
+    pub bucketed: bool,
     /// Whether the device contributes evaluations on its held-out examples to sums.
     pub evaluate: bool,
     /// The number of rounds of a run that the device skips between two answers.
@@ -163,6 +192,12 @@ impl Default for Consent {
             drawn_only: false,
             work_per_day: DAY,
             max_passes: 100,
+            answers: 100_000,
+            answers_per_day: 5_000,
+            min_batch: 1,
+            min_steps: 1,
+            min_examples: 4,
+            bucketed: false,
             evaluate: true,
             rounds_between: 0,
             reproducible: false,
@@ -192,15 +227,23 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
-    /// Checks the terms of a question against the owner's agreement and the number of runs that the
-    /// roster allows.
-    pub(super) fn allows_terms(&self, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
+    /// Checks the terms of a question against the owner's agreement, the number of runs that the
+    /// roster allows, and the number of active devices.
+    pub(super) fn allows_terms(
+        &self,
+        question: &Question<ParamsId>,
+        runs: u64,
+        active: usize,
+    ) -> Result<(), TooMuch> {
         let (terms, run) = (question.key.terms, question.key.run);
         if run >= runs {
             return Err(TooMuch::UnsignedRun { run, runs });
         }
         if terms.weights == Weights::Exact && !self.open {
             return Err(TooMuch::Weights);
+        }
+        if terms.weights == Weights::Bucketed && !self.open && !self.bucketed {
+            return Err(TooMuch::Bucketed);
         }
         let first = question.queries.first().map_or(0, |query| query.track);
         let several = question.queries.iter().any(|query| query.track != first);
@@ -216,7 +259,12 @@ impl Consent {
                 return Err(TooMuch::Twice(query.track));
             }
         }
-        let (members, tracks) = (u64::from(question.key.members), terms.divided_among());
+        let (members, active) = (u64::from(question.key.members), active as u64);
+        // The server states the members of the cohort. Secure aggregation knows the active ones.
+        if active > members {
+            return Err(TooMuch::Members { members, active });
+        }
+        let (members, tracks) = (active, terms.divided_among());
         let least = least_part(self.min_cohort);
         if tracks > 1 && members < tracks * least {
             return Err(TooMuch::Divided { members, tracks, least });
@@ -248,15 +296,50 @@ impl Consent {
         if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
     }
 
+    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step on
+    /// one example is the gradient of that example.
+    pub(super) fn allows_detail(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
+        for query in &question.queries {
+            let behind = match &query.ask {
+                Ask::Update { plan, .. } => {
+                    let batch = plan.batch as u64;
+                    if batch < self.min_batch {
+                        return Err(TooMuch::SmallBatch { batch, least: self.min_batch });
+                    }
+                    let (steps, visits) = match plan.work {
+                        Work::Epochs(epochs) => (u64::from(epochs) * examples.div_ceil(batch), examples),
+                        Work::Steps(steps) => (u64::from(steps), u64::from(steps).saturating_mul(batch)),
+                    };
+                    if steps < self.min_steps {
+                        return Err(TooMuch::FewSteps { steps, least: self.min_steps });
+                    }
+                    visits.min(examples)
+                }
+                Ask::Quantile(_) => examples,
+                Ask::Evaluation(_) => continue,
+            };
+            if behind < self.min_examples {
+                return Err(TooMuch::FewExamples { examples: behind, least: self.min_examples });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the largest number of answers.
+    pub(super) fn budget(&self) -> AnswerBudget {
+        AnswerBudget { total: self.answers, per_day: self.answers_per_day }
+    }
+
     /// Returns the device's policy for secure aggregation with answers of at most `max_len`
     /// integers. The policy depends on whether the roster requires drawn cohorts.
-    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
+    pub(super) fn policy(&self, max_len: u32, drawn: bool, defences: Defences) -> DevicePolicy {
         DevicePolicy {
             min_members: self.min_cohort,
             adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
+            defences,
         }
     }
 }
@@ -348,6 +431,26 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
     }
 
+    #[test]
+    fn an_answer_rests_on_enough_examples() {
+        use Work::{Epochs, Steps};
+        let consent = Consent { min_batch: 4, min_steps: 3, min_examples: 12, ..Consent::default() };
+        let allowed = |work, batch, examples| consent.allows_detail(&question(work, batch, 1), examples);
+        assert_eq!(allowed(Steps(3), 4, 100), Ok(()));
+        assert_eq!(allowed(Steps(3), 3, 100), Err(TooMuch::SmallBatch { batch: 3, least: 4 }));
+        assert_eq!(allowed(Steps(2), 6, 100), Err(TooMuch::FewSteps { steps: 2, least: 3 }));
+        assert_eq!(allowed(Steps(3), 4, 11), Err(TooMuch::FewExamples { examples: 11, least: 12 }));
+        assert_eq!(allowed(Epochs(1), 4, 12), Ok(()));
+        assert_eq!(allowed(Epochs(1), 8, 12), Err(TooMuch::FewSteps { steps: 2, least: 3 }));
+        // The default refuses the gradient of one example and accepts an ordinary update.
+        let default = |work, batch| Consent::default().allows_detail(&question(work, batch, 1), 100);
+        assert_eq!(default(Steps(1), 1), Err(TooMuch::FewExamples { examples: 1, least: 4 }));
+        assert_eq!(default(Epochs(5), 1), Ok(()), "all examples count, one after another");
+        assert_eq!(default(Steps(1), 3), Err(TooMuch::FewExamples { examples: 3, least: 4 }));
+        assert_eq!(default(Steps(1), 10), Ok(()));
+        assert_eq!(default(Epochs(1), 10), Ok(()));
+    }
+
     /// Creates a question for updates of this many tracks, each with its own threshold and w.
     fn asked(terms: Terms, members: u32, tracks: u32) -> Question<ParamsId> {
         let mut question = question(Work::Epochs(1), 10, 1);
@@ -362,15 +465,32 @@ mod tests {
         question
     }
 
+    /// Checks the terms of a question whose members are all active.
+    fn terms(consent: &Consent, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
+        consent.allows_terms(question, runs, question.key.members as usize)
+    }
+
+    #[test]
+    fn the_server_cannot_overstate_or_understate_the_members_of_a_cohort() {
+        let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+        let consent = Consent::default();
+        let of = |members, active| consent.allows_terms(&asked(apart, members, 3), 1, active);
+        assert_eq!(of(300, 30), Ok(()), "ten devices per track");
+        assert_eq!(of(300, 29), Err(TooMuch::Divided { members: 29, tracks: 3, least: 10 }));
+        assert_eq!(of(30, 31), Err(TooMuch::Members { members: 30, active: 31 }));
+    }
+
     #[test]
     fn a_question_that_tells_of_a_device_is_refused_unless_its_owner_agreed_to_open_mode() {
         let (private, open) = (Consent::default(), Consent { open: true, ..Consent::default() });
-        assert_eq!(private.allows_terms(&asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
+        assert_eq!(terms(&private, &asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
         let bucketed = Terms { weights: Weights::Bucketed, ..Terms::PRIVATE };
-        assert_eq!(private.allows_terms(&asked(bucketed, 100, 1), 1), Ok(()));
+        assert_eq!(terms(&private, &asked(bucketed, 100, 1), 1), Err(TooMuch::Bucketed));
+        let agreed = Consent { bucketed: true, ..Consent::default() };
+        assert_eq!(terms(&agreed, &asked(bucketed, 100, 1), 1), Ok(()));
         let exact = asked(Terms { weights: Weights::Exact, ..Terms::PRIVATE }, 100, 1);
-        assert_eq!(private.allows_terms(&exact, 1), Err(TooMuch::Weights));
-        assert_eq!(open.allows_terms(&exact, 1), Ok(()));
+        assert_eq!(terms(&private, &exact, 1), Err(TooMuch::Weights));
+        assert_eq!(terms(&open, &exact, 1), Ok(()));
     }
 
     #[test]
@@ -379,24 +499,24 @@ mod tests {
         let together = Terms { schedule: TrackSchedule::Together, ..Terms::PRIVATE };
         for open in [false, true] {
             let consent = Consent { open, ..Consent::default() };
-            assert_eq!(consent.allows_terms(&asked(together, 100, 4), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(together, 100, 1), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
-            assert_eq!(consent.allows_terms(&asked(apart, 100, 4), 1), Ok(()));
+            assert_eq!(terms(&consent, &asked(together, 100, 4), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(together, 100, 1), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
+            assert_eq!(terms(&consent, &asked(apart, 100, 4), 1), Ok(()));
             // Two thresholds under one track, at the same w or at different ones.
             for w in [0, 1] {
                 let mut twice = asked(apart, 100, 4);
                 let params = twice.queries[w].params;
                 twice.queries.push(Query { track: 0, params, ..twice.queries[1].clone() });
-                assert_eq!(consent.allows_terms(&twice, 1), Err(TooMuch::Twice(0)));
+                assert_eq!(terms(&consent, &twice, 1), Err(TooMuch::Twice(0)));
             }
         }
         let private = Consent::default();
-        let many = private.allows_terms(&asked(apart, 100, 64), 1);
+        let many = terms(&private, &asked(apart, 100, 64), 1);
         assert_eq!(many, Err(TooMuch::Divided { members: 100, tracks: 64, least: 10 }));
         let few = Consent { min_cohort: 12, ..Consent::default() };
-        assert_eq!(few.allows_terms(&asked(apart, 12, 3), 1), Ok(()));
-        let fewer = few.allows_terms(&asked(apart, 12, 4), 1);
+        assert_eq!(terms(&few, &asked(apart, 12, 3), 1), Ok(()));
+        let fewer = terms(&few, &asked(apart, 12, 4), 1);
         assert_eq!(fewer, Err(TooMuch::Divided { members: 12, tracks: 4, least: 4 }));
     }
 
@@ -405,7 +525,7 @@ mod tests {
         let of_run = |run| {
             let mut question = asked(Terms::PRIVATE, 100, 1);
             question.key.run = run;
-            Consent { open: true, ..Consent::default() }.allows_terms(&question, 2)
+            terms(&Consent { open: true, ..Consent::default() }, &question, 2)
         };
         assert_eq!((of_run(0), of_run(1)), (Ok(()), Ok(())));
         assert_eq!(of_run(2), Err(TooMuch::UnsignedRun { run: 2, runs: 2 }));

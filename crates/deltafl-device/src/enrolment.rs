@@ -63,12 +63,14 @@ pub fn enrol(server: &str, token: &Token, name: DeviceName) -> Result<DeviceIden
     let authority = authority(server, token)?;
     let keys = DeviceKeys::generate()?;
     let asked = keys.request(name.clone());
-    let request = EnrolRequest {
+    let mut request = EnrolRequest {
         token: token.reveal().to_string(),
         name: name.clone(),
         tls_key: hex(&asked.tls_key),
         signing_key: asked.signing_key,
+        proof: String::new(),
     };
+    request.proof = hex(&keys.sign(&request.message()));
     let trusting = TlsConfig::builder().root_certs(only(&authority)).build();
     let body = serde_json::to_vec(&request).map_err(|_| AskError::Malformed)?;
     let answer = agent(trusting)

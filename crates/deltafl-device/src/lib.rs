@@ -43,6 +43,7 @@ mod cache;
 mod conditions;
 mod config;
 mod consent;
+mod defences;
 mod dial;
 pub mod enrolment;
 pub mod fault;
@@ -77,13 +78,15 @@ pub use self::config::{
     DeviceConfig, DeviceError, DeviceNotice, InvalidAddress, MinuteOfDay, Participation, check_address,
 };
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
+pub use self::defences::{Defence, Defences};
 pub use self::dial::{DialError, ServerEndpoint, ServerTrust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
 pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::state::{
-    Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError, TranscriptEvent, conflicts,
+    AnswerCount, BudgetSpent, Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError,
+    TranscriptEvent, conflicts,
 };
 pub use self::workers::Workers;
 use crate::fault::Faults;
@@ -175,24 +178,6 @@ pub struct Device {
     presence: watch::Receiver<bool>,
     defences: Defences,
     environment: Environment,
-}
-
-/// Defences of a device that tests can disable, to show that the corresponding attack then
-/// succeeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defences {
-    /// The device answers each round of a run once, at one w.
-    pub once_per_round: bool,
-    /// The device refuses three kinds of questions: several tracks share it, the weights reveal its
-    /// size, or the authority did not sign the run.
-    pub one_track_per_device: bool,
-}
-
-/// All defences.
-impl Default for Defences {
-    fn default() -> Self {
-        Self { once_per_round: true, one_track_per_device: true }
-    }
 }
 
 /// The delays before reconnecting.

@@ -31,7 +31,9 @@ pub use self::ended::SessionError;
 use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
+use super::defences::Defence;
 use super::limits::within;
+use super::state::BudgetSpent;
 use super::{Device, DeviceData};
 
 /// The size limit of a secure aggregation message outside a round: an invitation.
@@ -193,7 +195,19 @@ impl<'d> Session<'d> {
 
     fn willing(&mut self) -> Result<(), Reason> {
         let spent = self.memory.ledger.wait(self.device.consent.work_per_day).is_some();
-        if spent { Err(Reason::Policy) } else { (self.device.consent.willing)() }
+        if spent || self.check_budget().is_err() {
+            return Err(Reason::Policy);
+        }
+        (self.device.consent.willing)()
+    }
+
+    /// Checks that the owner's budget allows one more answer.
+    fn check_budget(&self) -> Result<(), BudgetSpent> {
+        if !self.device.defences.has(Defence::AnswerBudget) {
+            return Ok(());
+        }
+        let (authority, budget) = (&self.device.credentials.authority, self.device.consent.budget());
+        self.device.state.check_budget(authority, budget)
     }
 
     async fn send_ready(&self) -> Result<(), SessionError> {

@@ -4,35 +4,42 @@
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
+//! FOLDER/answers            the number of its answers, for the budgets of its owner
 //! FOLDER/memory/            the memory of its training, for example a control variate
-//! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
+//! FOLDER/rounds             the last round that it joined, of each authority, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
 //! The stored state lets a device detect a server that presents an older roster, or different
 //! rosters to different devices.
 
+mod answers;
 mod ledger;
 mod memory;
 mod transcript;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
-use deltafl_secagg::device::SeenRounds;
-use deltafl_secagg::params::RoundId;
+use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_wire::environment::{Clock, SystemClock};
-use deltafl_wire::roster::{RosterError, RosterVersion};
+use deltafl_wire::roster::{PreviousRoster, RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::answers::AnswerBudget;
+use self::answers::Answers;
+pub use self::answers::{AnswerCount, BudgetSpent};
 use self::ledger::Ledger;
 pub(crate) use self::ledger::{AnswerRefused, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Transcript, TranscriptError, TranscriptEvent, conflicts};
+use crate::defences::{Defence, Defences};
 
 /// The reason for which a device's state cannot be read or stored.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +79,7 @@ pub struct DeviceState {
     refused: Option<SeenRoster>,
     transcript: Transcript,
     ledger: Ledger,
+    answers: Answers,
     memory: OwnMemory,
     rounds: SeenRounds,
     /// Dates the transcript and checks the expiry of rosters.
@@ -87,6 +95,7 @@ impl Default for DeviceState {
             refused: None,
             transcript: Transcript::default(),
             ledger: Ledger::default(),
+            answers: Answers::default(),
             memory: OwnMemory::default(),
             rounds: SeenRounds::default(),
             clock: Arc::new(SystemClock),
@@ -106,12 +115,27 @@ struct Folder {
 struct SeenRoster {
     version: u64,
     hash: Digest,
+    /// The version and hash of its predecessor in the authority's log.
+    #[serde(default)]
+    previous: Option<(u64, Digest)>,
+}
+
+impl SeenRoster {
+    /// Returns true if the authority's log can contain both rosters, this one later. A device that
+    /// was away has missed the rosters between them.
+    fn follows(&self, seen: &Self) -> bool {
+        match self.previous {
+            Some((version, hash)) => version > seen.version || (version, hash) == (seen.version, seen.hash),
+            // Only the first roster of a log has no predecessor.
+            None => seen.previous.is_none(),
+        }
+    }
 }
 
 impl DeviceState {
     /// Opens the state in a folder. Creates the folder if it does not exist.
     pub fn open(path: &Path) -> Result<Self, StateError> {
-        fs::create_dir_all(path).map_err(io_error(path))?;
+        create_private(path)?;
         let lock_path = path.join("lock");
         let lock = File::create(&lock_path).map_err(io_error(&lock_path))?;
         match lock.try_lock() {
@@ -122,10 +146,11 @@ impl DeviceState {
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
+        let answers = Answers::open(&path.join("answers"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
         let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, transcript, ledger, memory, rounds, ..Self::default() })
+        Ok(Self { folder, roster, transcript, ledger, answers, memory, rounds, ..Self::default() })
     }
 
     /// Accepts a roster signed by the authority. Refuses it if it has expired, if it is older than
@@ -135,16 +160,21 @@ impl DeviceState {
         &mut self,
         edition: RosterVersion,
         hash: &blake3::Hash,
+        previous: Option<PreviousRoster>,
     ) -> Result<(), RosterRefused> {
         let RosterVersion { version, .. } = edition;
         if edition.time_left(&*self.clock).is_none() {
             return Err(RosterError::Expired(version).into());
         }
-        let shown = SeenRoster { version, hash: Digest::from(*hash) };
+        let previous = previous.map(|previous| (previous.version, Digest::from(previous.hash)));
+        let shown = SeenRoster { version, hash: Digest::from(*hash), previous };
         let refused = match self.roster {
             Some(seen) if seen == shown => return Ok(()),
             Some(seen) if version < seen.version => RosterError::RolledBack { version, seen: seen.version },
             Some(seen) if version == seen.version => RosterError::TwoOfOneVersion(version),
+            Some(seen) if Defences::default().has(Defence::RosterLog) && !shown.follows(&seen) => {
+                RosterError::Forked { version, seen: seen.version }
+            }
             _ => return self.keep_roster(shown),
         };
         // Recorded once as evidence. A server that repeats it does not fill the disk.
@@ -162,7 +192,8 @@ impl DeviceState {
             replace(&folder.path.join("roster.json"), text.as_bytes())?;
         }
         self.roster = Some(shown);
-        self.record(TranscriptEvent::Roster { version: shown.version, hash: shown.hash })?;
+        let SeenRoster { version, hash, previous } = shown;
+        self.record(TranscriptEvent::Roster { version, hash, predecessor: previous })?;
         Ok(())
     }
 
@@ -174,6 +205,22 @@ impl DeviceState {
         claims: &[Claim],
     ) -> Result<Result<(), AnswerRefused>, StateError> {
         self.ledger.claim(key, served, claims)
+    }
+
+    /// Checks that the budget of the owner allows one more answer today.
+    pub(crate) fn check_budget(&self, authority: &[u8; 32], budget: AnswerBudget) -> Result<(), BudgetSpent> {
+        self.answers.check(authority, budget, today())
+    }
+
+    /// Counts an answer. It is on disk when this returns.
+    pub(crate) fn count_answer(&mut self, authority: [u8; 32]) -> Result<(), StateError> {
+        self.answers.add(authority, today())
+    }
+
+    /// Returns the answers of the device whose state is in this folder, by the key of the authority.
+    /// The device may run at the same time.
+    pub fn read_answers(path: &Path) -> Result<BTreeMap<[u8; 32], AnswerCount>, StateError> {
+        answers::read(&path.join("answers"))
     }
 
     /// Returns the track for which the device has answered in this round.
@@ -204,14 +251,14 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Returns the last round of a session that the device joined.
-    pub(crate) fn last_round(&self, session: &[u8; 16]) -> Option<u64> {
-        self.rounds.last(session)
+    /// Returns the last round that the device joined under an authority.
+    pub(crate) fn last_round(&self, authority: &[u8; 32]) -> Option<SeenRound> {
+        self.rounds.last(authority)
     }
 
     /// Records that the device joins a round. The record is on disk when this returns.
-    pub(crate) fn join(&mut self, round: RoundId) -> Result<(), StateError> {
-        self.rounds.note(round);
+    pub(crate) fn join(&mut self, authority: [u8; 32], round: SeenRound) -> Result<(), StateError> {
+        self.rounds.note(authority, round);
         match &self.folder {
             Some(folder) => replace(&folder.path.join("rounds"), &self.rounds.to_bytes()),
             None => Ok(()),
@@ -254,6 +301,23 @@ fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
     }
 }
 
+/// Creates a folder that only its owner can read. A folder that exists becomes private.
+fn create_private(path: &Path) -> Result<(), StateError> {
+    fs::create_dir_all(path).map_err(io_error(path))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(io_error(path))?;
+    }
+    Ok(())
+}
+
+/// Returns the number of days since 1970.
+fn today() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() / (24 * 60 * 60))
+}
+
 /// Writes and syncs a temporary file next to the target, then renames it.
 fn replace(path: &Path, contents: &[u8]) -> Result<(), StateError> {
     let beside = path.with_extension("new");
@@ -281,7 +345,7 @@ mod tests {
 
     fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
         let edition = RosterVersion { version, expires: LATER };
-        state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
+        state.take_roster(edition, &blake3::hash(bytes), None).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -301,26 +365,61 @@ mod tests {
     }
 
     #[test]
+    fn a_roster_whose_log_lacks_the_accepted_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        let mut take = |version, bytes: &[u8], previous: Option<(u64, &[u8])>| {
+            let edition = RosterVersion { version, expires: LATER };
+            let previous =
+                previous.map(|(version, bytes)| PreviousRoster { version, hash: blake3::hash(bytes) });
+            state.take_roster(edition, &blake3::hash(bytes), previous).map_err(|error| match error {
+                RosterRefused::Roster(error) => error,
+                RosterRefused::State(error) => panic!("{error}"),
+            })
+        };
+        let forked = |version, seen| Err(RosterError::Forked { version, seen });
+        assert_eq!(take(4, b"four", None), Ok(()));
+        assert_eq!(take(5, b"five", Some((4, b"another four"))), forked(5, 4));
+        assert_eq!(take(5, b"five", Some((3, b"three"))), forked(5, 4), "the log skips roster 4");
+        assert_eq!(take(5, b"five", Some((4, b"four"))), Ok(()));
+        assert_eq!(take(9, b"nine", Some((8, b"eight"))), Ok(()), "the device missed some");
+        assert_eq!(take(10, b"ten", None), forked(10, 9), "a new log");
+    }
+
+    #[test]
     fn an_expired_roster_is_refused() {
         let edition = RosterVersion { version: 4, expires: 1_000 };
-        let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
+        let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four"), None).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
     }
 
     #[test]
     fn a_round_stays_joined_after_a_restart_and_a_damaged_file_is_not_taken_for_none() {
         let folder = tempfile::tempdir().unwrap();
-        let round = |round| RoundId { session: [7; 16], round };
+        let round = |round| SeenRound { round, roster: 2 };
         let mut state = DeviceState::open(folder.path()).unwrap();
-        assert_eq!(state.last_round(&[7; 16]), None);
-        state.join(round(3)).unwrap();
-        state.join(round(5)).unwrap();
+        assert_eq!(state.last_round(&[7; 32]), None);
+        state.join([7; 32], round(3)).unwrap();
+        state.join([7; 32], round(5)).unwrap();
         drop(state);
         let state = DeviceState::open(folder.path()).unwrap();
-        assert_eq!((state.last_round(&[7; 16]), state.last_round(&[8; 16])), (Some(5), None));
+        assert_eq!((state.last_round(&[7; 32]), state.last_round(&[8; 32])), (Some(round(5)), None));
         drop(state);
-        fs::write(folder.path().join("rounds"), b"dfl-seen").unwrap();
+        fs::write(folder.path().join("rounds"), b"dfl-sen2").unwrap();
         assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_folders_of_a_device_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let _state = DeviceState::open(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!([mode(&path), mode(&path.join("memory"))], [0o700; 2]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chacha20::ChaCha20Rng;
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -94,6 +95,7 @@ impl Bench {
             max_len: MILLION,
             patience: Duration::MAX,
             max_left_out: None,
+            defences: Defences::default(),
         };
         let mut bench = Self { devices: BTreeMap::new(), server, said: Vec::new(), cost: SetUp::default() };
         for identity in identities {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy};
 use deltafl_secagg::identity::{KeyRoster, SigningIdentity};
 use deltafl_secagg::mask::MaskSuite;
@@ -54,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_len: 1000,
         patience: Duration::from_secs(600),
         max_left_out: None,
+        defences: Defences::default(),
     };
     let mut participants: BTreeMap<DeviceId, Participant> = identities
         .into_iter()

@@ -5,6 +5,7 @@
 mod deviations;
 mod grinding;
 mod partition;
+mod split_invitation;
 mod split_view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
+use crate::defences::Defences;
 use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use crate::graph::{self, Graph, GraphRule, Permille};
 use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -99,6 +101,7 @@ impl Scene {
             max_len: LEN,
             patience: Duration::MAX,
             max_left_out: None,
+            defences: Defences::default(),
         };
         let config = ServerRoundConfig {
             params: params.clone(),
@@ -128,7 +131,8 @@ impl Scene {
         let members: Vec<DeviceId> = keys.keys().copied().collect();
         let (graph, start) = match (&commitments, seed) {
             (Some(commitments), Some(reveals)) => {
-                let seed = graph::seed(&graph::member_list(&header, commitments), &reveals);
+                let drawers = rule.drawers(n, commitments);
+                let seed = graph::seed(&graph::member_list(&header, commitments), &drawers, &reveals);
                 (Graph::new(rule, n, &members, &seed), RoundTranscript::new(&seed, commitments))
             }
             _ => (Graph::new(rule, n, &members, &[0; 32]), RoundTranscript::new(&header, &keys)),

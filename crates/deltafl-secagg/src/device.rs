@@ -22,7 +22,7 @@ pub use self::abort::{Abort, SubmitError};
 use self::joining::{Joined, Placed, Revealed};
 use self::participant::LocalDevice;
 pub use self::participant::{AdversaryModel, DevicePolicy, Participant, RefusedRound};
-pub use self::seen_rounds::{SeenRounds, SeenRoundsError};
+pub use self::seen_rounds::{SeenRound, SeenRounds, SeenRoundsError};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
 use crate::draw::LeftOut;
@@ -130,7 +130,7 @@ impl DeviceRound {
         let (records, len) = match &self.phase {
             Phase::Joined(_) if self.me.is_committed() => (cohort, NONCE_COMMITMENT_LEN),
             Phase::Joined(_) => (cohort, bundle),
-            Phase::Revealed(revealed) => (revealed.drawers(&self.me), REVEAL_LEN),
+            Phase::Revealed(revealed) => (revealed.nonces(&self.me), REVEAL_LEN),
             Phase::Placed(placed) => (placed.degree(), bundle),
             Phase::Sharing(sharing) => (sharing.degree(), sealed),
             Phase::Idle(_) | Phase::Asked(_) | Phase::Masked(_) => (cohort, 0),

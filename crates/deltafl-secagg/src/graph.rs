@@ -17,8 +17,10 @@ use std::collections::BTreeMap;
 use chacha20::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 
+use crate::defences::{Defence, Defences};
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, Reveal};
+use crate::params::RoundParams;
 use crate::transcript::{Hasher, Sha256Digest};
 
 /// The largest full graph against an actively malicious server. For larger cohorts, a sparse graph
@@ -137,8 +139,8 @@ impl GraphRule {
             Self::Full { .. } => false,
             Self::Active { gamma, delta } => {
                 let (colluding, dropping) = (gamma.devices_in(cohort).max(1), delta.count_in(cohort).max(1));
-                cohort > FULL_UP_TO
-                    && parameters::against_active(cohort as usize, colluding, dropping).is_some()
+                let (n, graphs) = (cohort as usize, self.graphs(cohort));
+                cohort > FULL_UP_TO && parameters::against_active(n, colluding, dropping, graphs).is_some()
             }
             Self::HonestButCurious { .. } => true,
         }
@@ -184,6 +186,36 @@ impl GraphRule {
         (rule.numbers() == [kind, threshold, share, devices, delta.0.into()]).then_some(rule)
     }
 
+    /// Returns the smallest number of members of a round with this announced cohort. Against a
+    /// malicious server it is 1 − δ of the cohort. Otherwise the threshold decides.
+    pub fn min_members(self, cohort: u32) -> usize {
+        match self {
+            Self::Active { delta, .. } => cohort as usize - delta.count_in(cohort),
+            Self::Full { threshold } => threshold as usize,
+            Self::HonestButCurious { .. } => 0,
+        }
+    }
+
+    /// Returns G, the number of graphs that a malicious server can see in one set-up.
+    ///
+    /// Each list of members needs the nonce of the smallest honest commitment on it, and a device
+    /// reveals its nonce for one list. The smallest honest commitments of two lists therefore
+    /// belong to two devices. A list without the j smallest lacks j members, and at most
+    /// cohort − [`Self::min_members`] may be missing.
+    pub fn graphs(self, cohort: u32) -> usize {
+        (cohort as usize).saturating_sub(self.min_members(cohort)) + 1
+    }
+
+    /// Returns the number of signatures on a list of members that a device requires. Two lists with
+    /// so many signatures have more signers in common than devices collude. Therefore the devices
+    /// of one set-up accept one list. Returns 0 if the server is assumed to follow the protocol.
+    pub(crate) fn list_quorum(self, cohort: u32) -> usize {
+        match self {
+            Self::Active { gamma, .. } => active_threshold(cohort as usize, gamma.devices_in(cohort)),
+            Self::Full { .. } | Self::HonestButCurious { .. } => 0,
+        }
+    }
+
     /// Returns t of the full graph over a whole cohort, or `None` if the graph is drawn.
     pub(crate) fn full_threshold(self, cohort: u32) -> Option<usize> {
         (!self.is_committed(cohort)).then(|| self.shape(cohort, cohort as usize).threshold)
@@ -214,11 +246,15 @@ impl GraphRule {
                 Shape::full(members, threshold as usize, colluding)
             }
             Self::Active { gamma, delta } => {
-                let sparse = |colluding, dropping| parameters::against_active(members, colluding, dropping);
+                let graphs = self.graphs(cohort);
+                let sparse =
+                    |colluding, dropping| parameters::against_active(members, colluding, dropping, graphs);
                 // A sparse graph needs the randomness from commitments.
                 let shape = (n > FULL_UP_TO && self.is_committed(cohort))
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
-                let threshold = active_threshold(members, gamma.devices_in(cohort));
+                // From the cohort and not from the members: two lists of members cannot both have t
+                // signers.
+                let threshold = active_threshold(cohort as usize, gamma.devices_in(cohort));
                 shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
             }
             Self::HonestButCurious { gamma, delta } => {
@@ -270,6 +306,20 @@ impl Graph {
         shuffle(&mut ring, seed);
         let position = ring.iter().enumerate().map(|(place, &id)| (id, place)).collect();
         Self { ring, position, shape }
+    }
+
+    /// Creates the graph over `members` from the parameters of a round.
+    pub(crate) fn for_params(
+        params: &RoundParams,
+        members: &DeviceSet,
+        seed: &Sha256Digest,
+        defences: Defences,
+    ) -> Self {
+        let cohort = match defences.has(Defence::ThresholdOfCohort) {
+            true => params.cohort,
+            false => u32::try_from(members.len()).unwrap_or(u32::MAX),
+        };
+        Self::new(params.graph, cohort, members.as_slice(), seed)
     }
 
     /// Returns t: the shares that recover a secret, and the signatures that confirm a set of
@@ -336,10 +386,16 @@ pub(crate) fn member_list(
     commitments.iter().fold(hasher, |hasher, (&id, commitment)| hasher.device(id).digest(commitment)).finish()
 }
 
-/// Returns the seed of the graph, derived from the list of members and the nonces that count.
-pub(crate) fn seed(list: &Sha256Digest, reveals: &BTreeMap<DeviceId, Reveal>) -> Sha256Digest {
-    let hasher = Hasher::new("graph").digest(list).number(reveals.len() as u64);
-    reveals.iter().fold(hasher, |hasher, (&id, reveal)| hasher.device(id).part(reveal.nonce())).finish()
+/// Returns the seed of the graph, derived from the list of members and the nonces of the drawers.
+pub(crate) fn seed(
+    list: &Sha256Digest,
+    drawers: &DeviceSet,
+    reveals: &BTreeMap<DeviceId, Reveal>,
+) -> Sha256Digest {
+    let nonces: Vec<(DeviceId, &Reveal)> =
+        drawers.iter().filter_map(|id| Some((id, reveals.get(&id)?))).collect();
+    let hasher = Hasher::new("graph").digest(list).number(nonces.len() as u64);
+    nonces.iter().fold(hasher, |hasher, (id, reveal)| hasher.device(*id).part(reveal.nonce())).finish()
 }
 
 /// Shuffles by Fisher–Yates with unbiased numbers from a ChaCha20 stream.
@@ -430,7 +486,7 @@ mod tests {
         let share = CollusionBound::Share(Permille::new(50).unwrap());
         assert_eq!(shape(share, 300), Shape { degree: 299, threshold: 158, least: 158, colluding: 15 });
         assert!(!active(share).is_committed(300));
-        assert_eq!(shape(share, 1000), Shape { degree: 204, threshold: 131, least: 800, colluding: 50 });
+        assert_eq!(shape(share, 1000), Shape { degree: 212, threshold: 137, least: 800, colluding: 50 });
         assert!(active(share).is_committed(1000));
         // A number of accomplices instead of a share.
         assert_eq!(shape(CollusionBound::Devices(50), 1000), shape(share, 1000));

@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey, verify_batch};
+use ed25519_dalek::{Signature, Signer, SigningKey, Verifier as _, VerifyingKey, verify_batch};
 use rand_core::CryptoRng;
 use thiserror::Error;
 
+use crate::defences::{Defence, is_on};
 use crate::draw::DrawCommitment;
 use crate::field::FieldElement;
 
@@ -114,6 +115,16 @@ impl KeyRoster {
         self.keys.keys().copied()
     }
 
+    /// Returns the number of devices.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns true if there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// Adds a device and its Ed25519 public key.
     ///
     /// # Errors
@@ -140,7 +151,11 @@ impl KeyRoster {
     /// unknown device.
     pub fn verifies(&self, id: DeviceId, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
         let signature = Signature::from_bytes(signature);
-        self.keys.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
+        let verifies = |key: &VerifyingKey| match is_on(Defence::StrictSignatures) {
+            true => key.verify_strict(message, &signature),
+            false => key.verify(message, &signature),
+        };
+        self.keys.get(&id).is_some_and(|key| verifies(key).is_ok())
     }
 
     /// Returns the first device whose signature is invalid, or `None` if all signatures are valid.
@@ -241,5 +256,21 @@ mod tests {
             format!("{:?}", SigningIdentity::from_secret(DeviceId(3), &[1; 32])),
             "SigningIdentity(3)"
         );
+    }
+
+    /// The owner of a key can construct a signature with R of small order. Plain verification accepts it, strict verification
+    /// does not. `SHA-512(R ‖ A ‖ M)·a` was computed by an independent program.
+    #[test]
+    fn a_signature_with_a_point_of_small_order_is_invalid() {
+        let identity = SigningIdentity::from_secret(DeviceId(0), &[5; 32]);
+        let roster = roster(&identity);
+        let mut signature = [0; SIGNATURE_LEN];
+        signature[0] = 1;
+        signature[32..].copy_from_slice(&[
+            0x18, 0x33, 0xee, 0xf1, 0x2f, 0x4d, 0x5b, 0xc8, 0x5a, 0x90, 0x8b, 0x06, 0xf9, 0x31, 0x4e, 0xa6,
+            0xc7, 0xd0, 0xf4, 0x24, 0x04, 0x14, 0x0b, 0x4c, 0xb7, 0x00, 0xc6, 0xf6, 0x02, 0x6d, 0x19, 0x03,
+        ]);
+        assert!(roster.keys[&DeviceId(0)].verify(b"a message", &Signature::from_bytes(&signature)).is_ok());
+        assert!(!roster.verifies(DeviceId(0), b"a message", &signature));
     }
 }

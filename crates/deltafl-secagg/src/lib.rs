@@ -66,10 +66,12 @@
 //! | select the graph of secret sharing | [`graph`], [`graph::parameters`] |
 //! | draw a cohort that devices can verify | [`draw`] |
 //! | store the rounds that a device has joined | [`device::SeenRounds`] |
+//! | test an attack with a defence switched off | [`defences`] |
 //! | review the cryptography | [`identity`], [`shamir`], [`mask`], [`transcript`] |
 
 #[cfg(test)]
 mod attacks;
+pub mod defences;
 pub mod device;
 pub mod draw;
 pub mod field;
@@ -85,6 +87,7 @@ pub mod shamir;
 pub mod simulate;
 pub mod transcript;
 
+pub use self::defences::Defences;
 pub use self::device::{DeviceRound, Participant};
 pub use self::graph::GraphRule;
 pub use self::identity::DeviceId;

@@ -19,7 +19,8 @@ use self::confirm::Confirming;
 pub use self::outcome::{Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure};
 use self::setup::{Advertising, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
-use crate::graph::GraphRule;
+use crate::defences::{Defence, Defences};
+use crate::graph::Graph;
 use crate::identity::{DeviceId, KeyRoster};
 use crate::message::wire::{box_len, deposit_len};
 use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
@@ -123,6 +124,7 @@ struct RoundContext {
     roster: Arc<KeyRoster>,
     min_members: usize,
     phase_timeout: Duration,
+    defences: Defences,
 }
 
 #[derive(Debug, Clone)]
@@ -157,7 +159,8 @@ impl ServerRound {
         if cohort.len() > params.cohort as usize {
             return Err(ParamsError::Cohort(params.cohort));
         }
-        let round = RoundContext { header: params.digest(), params, roster, min_members, phase_timeout };
+        let (header, defences) = (params.digest(), Defences::default());
+        let round = RoundContext { header, params, roster, min_members, phase_timeout, defences };
         let invite = ServerBody::Invite(round.params.clone());
         let mut server = Self {
             deadline: Some(now.saturating_add(round.phase_timeout)),
@@ -168,6 +171,14 @@ impl ServerRound {
         };
         server.send(cohort, invite);
         Ok(server)
+    }
+
+    /// Switches checks off, for tests of attacks: a malicious server does not enforce the limits of
+    /// devices. It has no effect without the feature `test-util`.
+    #[must_use]
+    pub fn with_defences(mut self, defences: Defences) -> Self {
+        self.round.defences = defences;
+        self
     }
 
     /// Processes a device's message.
@@ -348,11 +359,16 @@ impl RoundContext {
     /// Returns the smallest number of members with which the round continues before the graph is
     /// known.
     fn least(&self) -> usize {
-        let threshold = match self.params.graph {
-            GraphRule::Full { threshold } => threshold as usize,
-            GraphRule::Active { .. } | GraphRule::HonestButCurious { .. } => 0,
+        let of_cohort = match self.defences.has(Defence::MembersOfCohort) {
+            true => self.params.graph.min_members(self.params.cohort),
+            false => 0,
         };
-        self.min_members.max(threshold).max(2)
+        self.min_members.max(of_cohort).max(2)
+    }
+
+    /// Returns the graph over these members.
+    fn graph(&self, members: &DeviceSet, seed: &Sha256Digest) -> Graph {
+        Graph::for_params(&self.params, members, seed, self.defences)
     }
 
     /// Fails if there are too few devices.

@@ -34,6 +34,7 @@ use rand_core::CryptoRng;
 use thiserror::Error;
 
 pub use self::traffic::{DeviceTraffic, RoundTraffic};
+use crate::defences::Defences;
 use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SubmitError};
 use crate::graph::{GraphRule, Permille};
 use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -418,6 +419,7 @@ fn policy(config: &SimulationConfig) -> DevicePolicy {
         max_len: u32::MAX,
         patience: Duration::MAX,
         max_left_out: None,
+        defences: Defences::default(),
     }
 }
 

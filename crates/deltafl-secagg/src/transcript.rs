@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::defences::{Defence, is_on};
 use crate::identity::DeviceId;
 use crate::message::DeviceSet;
 use crate::params::SlotSpec;
@@ -74,7 +75,11 @@ impl RoundTranscript {
     /// On a full graph, `members` contains the key bundles. On a drawn graph, no device sees all
     /// bundles: `members` contains the commitments, and `header` is the seed of the graph.
     pub(crate) fn new<T: AsRef<[u8]>>(header: &Sha256Digest, members: &BTreeMap<DeviceId, T>) -> Self {
+        let header = if is_on(Defence::TranscriptHeader) { header } else { &[0; 32] };
         let hasher = Hasher::new("transcript").digest(header).number(members.len() as u64);
+        if !is_on(Defence::TranscriptMembers) {
+            return Self(hasher.finish());
+        }
         Self(members.iter().fold(hasher, |hasher, (&id, pin)| hasher.device(id).part(pin.as_ref())).finish())
     }
 
@@ -88,7 +93,8 @@ impl RoundTranscript {
     /// Returns the bytes that a device signs with its masked input: the transcript and the active
     /// devices.
     pub(crate) fn masked(&self, spec: &SlotSpec, active: &DeviceSet) -> Vec<u8> {
-        let digest = spec.hash(Hasher::new("active").digest(&self.0)).devices(active).finish();
+        let chain = if is_on(Defence::MaskedChain) { &self.0 } else { &[0; 32] };
+        let digest = spec.hash(Hasher::new("active").digest(chain)).devices(active).finish();
         [PROTOCOL, b"masked", &digest].concat()
     }
 
@@ -100,5 +106,38 @@ impl RoundTranscript {
     /// Returns the digest.
     pub fn digest(&self) -> &Sha256Digest {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Ring;
+
+    fn transcript(header: u8, members: &[(u32, u8)]) -> RoundTranscript {
+        let members: BTreeMap<DeviceId, [u8; 1]> =
+            members.iter().map(|&(id, pin)| (DeviceId(id), [pin])).collect();
+        RoundTranscript::new(&[header; 32], &members)
+    }
+
+    #[test]
+    fn a_transcript_depends_on_the_round_and_on_the_members_and_their_keys() {
+        let honest = transcript(1, &[(1, 5), (2, 6)]);
+        assert_eq!(honest, transcript(1, &[(1, 5), (2, 6)]));
+        assert_ne!(honest, transcript(2, &[(1, 5), (2, 6)]), "another round");
+        assert_ne!(honest, transcript(1, &[(1, 5), (3, 6)]), "another member");
+        assert_ne!(honest, transcript(1, &[(1, 5), (2, 7)]), "another key of a member");
+    }
+
+    #[test]
+    fn the_signature_on_an_input_depends_on_everything_that_came_before() {
+        let spec = SlotSpec::new(1, Ring::Z64, 3, b"eta");
+        let active: DeviceSet = [DeviceId(1), DeviceId(2)].into_iter().collect();
+        let start = transcript(1, &[(1, 5), (2, 6)]);
+        let first = SlotSpec::new(0, Ring::Z64, 3, b"eta");
+        let all = start.with_slot(&first, &active, &active);
+        let fewer = start.with_slot(&first, &active, &[DeviceId(1)].into_iter().collect());
+        assert_ne!(all.masked(&spec, &active), fewer.masked(&spec, &active), "other survivors before");
+        assert_ne!(all.masked(&spec, &active), start.masked(&spec, &active), "a slot less before");
     }
 }

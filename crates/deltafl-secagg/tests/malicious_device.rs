@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -85,6 +86,7 @@ fn play_all(
         max_len: 10,
         patience: Duration::MAX,
         max_left_out: None,
+        defences: Defences::default(),
     };
     let mut devices: BTreeMap<DeviceId, DeviceRound> = BTreeMap::new();
     for identity in identities {

@@ -13,18 +13,18 @@ def tail(population, marked, drawn, at_least):
     return sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(max(at_least, 0), top + 1))
 
 
-def rare(n, marked, drawn, at_least, bits):
-    """Returns True if n * P[Hypergeometric(n - 1, marked, drawn) >= at_least] <= 2^-bits."""
-    return n * tail(n - 1, marked, drawn, at_least) << bits <= comb(n - 1, drawn)
+def rare(n, marked, drawn, at_least, bits, graphs=1):
+    """Returns True if graphs * n * P[Hypergeometric(n - 1, marked, drawn) >= at_least] <= 2^-bits."""
+    return graphs * n * tail(n - 1, marked, drawn, at_least) << bits <= comb(n - 1, drawn)
 
 
 def active(n, c, d):
-    """Returns (k, t) against a malicious server, or None if no sparse graph satisfies the conditions."""
+    """Returns (k, t) against a malicious server that sees d + 1 graphs, or None if only the full graph is safe."""
     for k in range(2, min(512, n - 2) + 1, 2):
         if k + k // 2 >= n:
             return None
         for t in range(k // 2 + 1, k + 1):
-            if rare(n, c, k, 2 * t - (k + 1), 41) and rare(n, c, k // 2, t - k // 2 - 1, 41):
+            if rare(n, c, k, 2 * t - (k + 1), 41, d + 1) and rare(n, c, k // 2, t - k // 2 - 1, 41, d + 1):
                 if rare(n, d, k, k - t + 1, 20):
                     return k, t
                 break

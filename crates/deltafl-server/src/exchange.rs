@@ -23,6 +23,7 @@ use deltafl::exchange::{
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::training::State;
+use deltafl_secagg::Defences;
 pub use deltafl_secagg::draw::DrawChain;
 use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
 pub use deltafl_secagg::graph::Permille;
@@ -66,6 +67,9 @@ enum Failed {
     Store(#[from] StoreError),
 }
 
+/// The numbers of key set-ups that a server reserves at once. A restart skips those not used.
+const RESERVED_SETUPS: u64 = 32;
+
 /// The devices of a federation, online or offline.
 pub struct NetworkExchange {
     link: DeviceLink,
@@ -75,8 +79,10 @@ pub struct NetworkExchange {
     /// The number of the run in the federation, starting at 0. A device answers each round of a run
     /// once.
     run: u64,
-    /// Counts key set-ups. A device participates in each once.
+    /// The number of the last key set-up. A device participates in each once.
     setups: u64,
+    /// The last number that is reserved in the store.
+    reserved: u64,
     /// Counts questions in open mode.
     asked: u64,
     current: Option<Current>,
@@ -87,6 +93,9 @@ pub struct NetworkExchange {
     round_in_progress: RoundInProgress,
     /// The store of the current round.
     journal: Option<RoundJournal>,
+    /// A size of the cohort other than that of the invitation, for tests of attacks.
+    announced: Option<u32>,
+    defences: Defences,
 }
 
 /// The key set-up of the current round.
@@ -117,12 +126,15 @@ impl NetworkExchange {
             stop,
             run: 0,
             setups: 0,
+            reserved: 0,
             asked: 0,
             current: None,
             chain: None,
             failed: ((0, 0), 0),
             round_in_progress: RoundInProgress::default(),
             journal: None,
+            announced: None,
+            defences: Defences::default(),
         }
     }
 
@@ -133,6 +145,12 @@ impl NetworkExchange {
     pub fn driving(mut self, runtime: Arc<Runtime>) -> Self {
         self.link.runtime = LoopRuntime::Driven(runtime);
         self
+    }
+
+    /// Announces a cohort of this size and switches off checks of the server, for tests of attacks.
+    #[cfg(feature = "test-util")]
+    pub fn announce(&mut self, cohort: u32, defences: Defences) {
+        (self.announced, self.defences) = (Some(cohort), defences);
     }
 
     /// Stores the current round, so that the next server can resume it.
@@ -162,6 +180,31 @@ impl NetworkExchange {
                 tracing::info!(seed, round, questions = slots.len(), "a previous server began the round");
             }
             self.round_in_progress = RoundInProgress::resumed((seed, round), slots);
+        }
+        Ok(())
+    }
+
+    /// Continues the numbers of key set-ups of an earlier server without a store. Devices join no
+    /// set-up whose number does not increase.
+    #[must_use]
+    pub fn after_setup(self, setup: u64) -> Self {
+        Self { setups: setup, ..self }
+    }
+
+    /// Returns the number of the last key set-up.
+    pub fn last_setup(&self) -> u64 {
+        self.setups
+    }
+
+    /// Ensures that the number of the next key set-up is larger than any that a previous server
+    /// used.
+    fn reserve_setup(&mut self) -> Result<(), StoreError> {
+        if let Some(journal) = &self.journal
+            && self.setups >= self.reserved
+        {
+            let last = journal.reserve_setups(&self.link.runtime, RESERVED_SETUPS)?;
+            self.setups = self.setups.max(last);
+            self.reserved = last + RESERVED_SETUPS;
         }
         Ok(())
     }
@@ -237,7 +280,7 @@ impl NetworkExchange {
     }
 
     /// Returns keys with a free slot, from the current round or from a new set-up.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, RoundFailure> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Failed> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -254,16 +297,18 @@ impl NetworkExchange {
             }
             current.protocol.end(&self.link);
         }
+        self.reserve_setup()?;
         self.setups += 1;
         self.link.hub.status.send_modify(|status| status.turn_to(key, PhasePurpose::Keys));
         let known = self.link.hub.known();
         let session = session_under(&self.link.hub.introduction().session, known.hash());
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
+        let announced = self.announced.unwrap_or(cohort);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
             suite: MaskSuite::default(),
-            cohort,
-            graph: self.rules.guard.graph(cohort, self.rules.dropping),
+            cohort: announced,
+            graph: self.rules.guard.graph(announced, self.rules.dropping_of(cohort)),
             slots: SLOTS,
             draw: self.opening(self.setups).map(|(_, opening)| opening),
         };
@@ -274,7 +319,8 @@ impl NetworkExchange {
             min_members: self.rules.quorum,
             phase_timeout: Duration::ZERO,
         };
-        let invitation = Invitation { config, deadlines: self.rules.deadlines, target: self.rules.cohort };
+        let deadlines = self.rules.deadlines;
+        let invitation = Invitation { config, deadlines, target: self.rules.cohort, defences: self.defences };
         let protocol = Protocol::begin(&mut self.link, invitation)?;
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
@@ -420,6 +466,10 @@ impl Exchange for NetworkExchange {
         loop {
             self.check_stop()?;
             if self.link.wait_for(self.rules.present, Instant::now() + GLANCE) {
+                self.reserve_setup().map_err(|error| ExchangeError::Transport {
+                    context: "failed to reserve a key set-up",
+                    source: error.into(),
+                })?;
                 return Ok(Reachable::Some(self.drawn(self.link.hub.ready())));
             }
             log.note(&self.link.hub);

@@ -107,6 +107,10 @@ impl ResponseCounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Client(pub(crate) Option<Peer>);
 
+/// The address of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress(pub(crate) std::net::IpAddr);
+
 /// The OpenAPI document. A test compares it with the routes.
 const OPEN_API: &str = include_str!("../openapi.json");
 
@@ -254,7 +258,11 @@ mod tests {
             },
         );
         let (token, name) = (String::new(), "ward-1".parse().unwrap());
-        check("EnrolRequest", &EnrolRequest { token, name, tls_key: String::new(), signing_key: [0; 32] });
+        let proof = String::new();
+        check(
+            "EnrolRequest",
+            &EnrolRequest { token, name, tls_key: String::new(), signing_key: [0; 32], proof },
+        );
         check(
             "EnrolAnswer",
             &EnrolAnswer {

@@ -60,6 +60,7 @@ pub mod live;
 mod metrics;
 pub mod model_api;
 mod paced;
+mod quota;
 pub mod refusal;
 pub mod roster_renewal;
 mod round;

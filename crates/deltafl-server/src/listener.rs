@@ -4,6 +4,7 @@
 //! does not send a Hello, is thus disconnected and counted at the cost of a socket.
 
 mod caller;
+mod handshakes;
 mod open;
 mod stream;
 
@@ -16,13 +17,15 @@ use std::time::Duration;
 use deltafl_wire::MaybeTls;
 use deltafl_wire::environment::{ByteStream, Network, NetworkListener};
 use rustls::pki_types::CertificateDer;
+use rustls::server::Acceptor;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) use self::caller::Caller;
+use self::handshakes::{Handshake, Handshakes};
 use self::open::OpenConnection;
 pub(crate) use self::open::OpenConnections;
 pub(crate) use self::stream::Connection;
@@ -66,13 +69,21 @@ pub struct ConnectionLimits {
     pub per_device: usize,
     /// The maximum number of concurrent handshakes.
     pub handshakes: usize,
+    /// The maximum number of concurrent handshakes of one address, or of one /64 of IPv6.
+    pub handshakes_per_address: usize,
     /// The time limit for the handshake, and then for the Hello.
     pub patience: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { total: 20_000, per_device: 3, handshakes: 512, patience: Duration::from_secs(10) }
+        Self {
+            total: 20_000,
+            per_device: 3,
+            handshakes: 512,
+            handshakes_per_address: 256,
+            patience: Duration::from_secs(10),
+        }
     }
 }
 
@@ -147,7 +158,7 @@ async fn accept_loop(
 ) {
     let ServerSocket { mut socket, protection, limits } = listener;
     let permits = Arc::new(Semaphore::new(limits.total));
-    let handshakes = Arc::new(Semaphore::new(limits.handshakes));
+    let handshakes = Handshakes::new(limits.handshakes, limits.handshakes_per_address);
     let counts = Arc::new(ConnectionCounts { most: limits.per_device, by_name: Mutex::default() });
     loop {
         let accepted = tokio::select! {
@@ -155,8 +166,8 @@ async fn accept_loop(
             () = open.stops_accepting() => return,
             accepted = socket.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Possibly out of file descriptors. Accepting resumes after other connections
                 // close.
@@ -165,8 +176,8 @@ async fn accept_loop(
                 continue;
             }
         };
-        let (Ok(permit), Ok(handshake)) =
-            (Arc::clone(&permits).try_acquire_owned(), Arc::clone(&handshakes).try_acquire_owned())
+        let (Ok(permit), Some(handshake)) =
+            (Arc::clone(&permits).try_acquire_owned(), handshakes.begin(address.ip()))
         else {
             refusals.count(Refusal::Full);
             continue;
@@ -184,7 +195,8 @@ async fn accept_loop(
         tokio::spawn(async move {
             let refusals = Arc::clone(&pending.refusals);
             let admitted = tokio::select! {
-                admitted = pending.admit(stream) => admitted,
+                admitted = pending.admit(stream, &handshake) => admitted,
+                () = handshake.evicted() => Err(Refusal::Silent),
                 () = open.stops_accepting() => Err(Refusal::Closing),
             };
             drop(handshake);
@@ -207,11 +219,15 @@ struct PendingConnection {
 }
 
 impl PendingConnection {
-    async fn admit(self, stream: Box<dyn ByteStream>) -> Result<Connection, Refusal> {
+    async fn admit(self, stream: Box<dyn ByteStream>, progress: &Handshake) -> Result<Connection, Refusal> {
         match &self.protection {
             Protection::Loopback => Ok(Connection::new(MaybeTls::Plain(stream), None, self)),
             Protection::Mutual { config, name_of } => {
-                let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+                let handshake = async {
+                    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+                    progress.set_heard();
+                    hello.into_stream(Arc::clone(config)).await
+                };
                 let stream = match timeout(self.patience, handshake).await {
                     Ok(Ok(stream)) => stream,
                     Ok(Err(_)) => return Err(Refusal::Handshake),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deltafl_wire::environment::{Clock, SystemClock};
 use deltafl_wire::identity::FederationName;
-use deltafl_wire::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
+use deltafl_wire::roster::{PreviousRoster, Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -196,8 +196,13 @@ pub async fn signed(
 ) -> Result<SignedRoster, RenewalError> {
     let federation = authority.federation();
     let mut version = store.roster_version(federation).await?;
+    let mut previous = None;
     if let Some(kept) = store.kept_roster(federation).await? {
         let roster = Roster::decode(kept.bytes.clone()).ok();
+        previous = roster.as_ref().map(|roster| PreviousRoster {
+            version: roster.edition().version,
+            hash: blake3::hash(&kept.bytes),
+        });
         let allowed = roster.as_ref().map_or(0, Roster::runs);
         let is_enough = allowed >= runs;
         // A run that was signed once stays allowed.
@@ -227,7 +232,7 @@ pub async fn signed(
     // The server committed to its draws before this signature, from which they start.
     let draws = store.chain(federation).await?.map(|chain| chain.commitment());
     let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;
-    let roster = roster.with_draws(draws).with_runs(runs);
+    let roster = roster.with_draws(draws).with_runs(runs).with_previous(previous);
     let roster = SignedRoster::new(&roster, |message| authority.sign(message));
     store.keep_roster(federation, version, &roster).await?;
     // Another server may have signed this version first. Its roster is then used.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use deltafl::exchange::Traffic;
+use deltafl_secagg::Defences;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::message::wire::{WireError, decode_device, encode_server_in_pieces};
 use deltafl_secagg::message::{DeviceSet, ServerBody, ServerMessage};
@@ -160,12 +161,13 @@ pub(crate) struct Invitation {
     pub(crate) config: ServerRoundConfig,
     pub(crate) deadlines: Deadlines,
     pub(crate) target: usize,
+    pub(crate) defences: Defences,
 }
 
 impl Protocol {
     /// Sets up keys with a cohort.
     pub(crate) fn begin(link: &mut DeviceLink, invitation: Invitation) -> Result<Self, RoundFailure> {
-        let Invitation { mut config, deadlines, target } = invitation;
+        let Invitation { mut config, deadlines, target, defences } = invitation;
         config.phase_timeout = PHASE;
         let need = config.min_members.max(2);
         let too_few = |have| RoundFailure::TooFew { phase: PhaseName::Advertise, have, need };
@@ -175,6 +177,7 @@ impl Protocol {
         // The server chose the parameters. They can only be invalid if the cohort is too small for
         // any sum.
         let server = ServerRound::new(config, Duration::ZERO).map_err(|_| too_few(cohort))?;
+        let server = server.with_defences(defences);
         let mut protocol = Self {
             server,
             deadlines,

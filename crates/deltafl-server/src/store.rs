@@ -26,6 +26,7 @@ mod migrations;
 mod models;
 mod retry;
 mod rosters;
+mod setups;
 mod slots;
 mod tokens;
 

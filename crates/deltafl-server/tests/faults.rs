@@ -262,8 +262,9 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     let address = host.address();
     let _swarm = test.swarm(address, &options());
     let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
+    let mut setups = 0;
     for round in 0..6 {
-        let mut exchange = host.exchange(test.rules(), never());
+        let mut exchange = host.exchange(test.rules(), never()).after_setup(setups);
         let one = Arc::clone(&test);
         let trained = tokio::task::spawn_blocking(move || {
             let mut one_round = |event: Event<'_>| match event {
@@ -271,9 +272,9 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
                 _ => Ok(ControlFlow::Continue(())),
             };
             train(&mut exchange, &one.experiment.plan(), &mut state, &mut one_round).unwrap();
-            state
+            (state, exchange.last_setup())
         });
-        state = trained.await.unwrap();
+        (state, setups) = trained.await.unwrap();
         assert_eq!(state.round, round + 1);
         host.shut_down().await;
         let setup = Setup { address, ..test.setup() };

@@ -77,8 +77,8 @@ fn papers() -> [Vec<u8>; 3] {
         Token::generate(authority.fingerprint(), authority.public_key()).unwrap().reveal().to_string();
     let asked = DeviceKeys::generate().unwrap().request("boris".parse().unwrap());
     let tls_key = asked.tls_key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let request =
-        EnrolRequest { token: token.clone(), name: asked.name, tls_key, signing_key: asked.signing_key };
+    let (signing_key, proof) = (asked.signing_key, String::new());
+    let request = EnrolRequest { token: token.clone(), name: asked.name, tls_key, signing_key, proof };
     [device.certificate().to_vec(), token.into_bytes(), serde_json::to_vec(&request).unwrap()]
 }
 

@@ -25,22 +25,26 @@ use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_device::swarm::Swarm;
-use deltafl_device::{Device, DeviceData, DeviceState, Transcript, TranscriptEvent, conflicts};
+use deltafl_device::swarm::{Swarm, SwarmOptions};
+use deltafl_device::{Consent, Device, DeviceData, DeviceState, Transcript, TranscriptEvent, conflicts};
 use deltafl_device::{ServerEndpoint, ServerTrust};
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{self as secagg, Abort, DevicePolicy, DeviceRound, Participant};
+use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_secagg::mask::MaskSuite;
+use deltafl_secagg::message::wire::encode_server;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
 use deltafl_server::exchange::{DrawChain, NetworkExchange, Rules};
-use deltafl_wire::proto::from_device;
+use deltafl_wire::proto::{from_device, from_server};
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
 use deltafl_wire::threat::{Adversary, ThreatAssumptions};
-use deltafl_wire::{BlobId, loopback, proto};
-use fleet::{Records, TestFederation, TestHost, never, options, start_host};
+use deltafl_wire::{BlobId, fragments, loopback, proto};
+use ed25519_dalek::{Signer as _, SigningKey};
+use fleet::{Records, TestFederation, TestHost, never, start_host};
 use hostile::{Heard, Hostile};
 use rand_core::SeedableRng as _;
 use tokio::task::JoinHandle;
@@ -54,6 +58,11 @@ const EXPERIMENT: &str = r#"
     local = { steps = 1, batch = 10, learning_rate = 0.1 }
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
 "#;
+
+/// Devices with the default consent of an owner, in small cohorts.
+fn options() -> SwarmOptions {
+    SwarmOptions { consent: Consent { min_cohort: 3, ..Consent::default() }, ..fleet::options() }
+}
 
 /// A roster of the first devices of a test, as its authority signs it.
 fn roster(test: &TestFederation, edition: RosterVersion, devices: usize) -> SignedRoster {
@@ -482,6 +491,7 @@ fn joined(roster: &Roster, device: u32) -> (DeviceRound, KeyBundle) {
         max_len: 1,
         patience: Duration::MAX,
         max_left_out: None,
+        defences: Defences::default(),
     };
     let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
     let identity = Arc::new(identity_of(device));
@@ -517,4 +527,79 @@ fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
     };
     told(None).unwrap();
     assert!(matches!(told(Some(1)), Err(Abort::BadSignature(DeviceId(1)))));
+}
+
+/// A roster of these devices, signed by another key than the authority's.
+fn forged(roster: &SignedRoster) -> SignedRoster {
+    let roster = Roster::decode(roster.bytes.clone()).unwrap();
+    let forger = SigningKey::from_bytes(&[99; 32]);
+    SignedRoster::new(&roster, |message| forger.sign(message).to_bytes())
+}
+
+#[tokio::test]
+async fn a_roster_that_the_authority_did_not_sign_is_not_taken() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let honest = roster(&test, later(4), 10);
+    let mut server = Hostile::start(experiment(&test), forged(&honest)).await;
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    while !matches!(server.next().await, Heard::Greeted(4)) {}
+    assert_eq!(server.ready().await, None, "it leaves");
+    server.show(honest.clone());
+    assert_eq!(server.ready_again().await.unwrap(), hash(&honest));
+    server.push(forged(&roster(&test, later(5), 3)));
+    assert_eq!(server.ready().await, None, "nor is it taken in the middle of a connection");
+}
+
+#[tokio::test]
+async fn a_device_is_not_given_the_number_of_another() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let honest = roster(&test, later(4), 10);
+    let mut server = Hostile::start(experiment(&test), honest.clone()).await;
+    server.number_as(7);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    while !matches!(server.next().await, Heard::Greeted(4)) {}
+    assert_eq!(server.ready().await, None, "it leaves");
+}
+
+#[tokio::test]
+async fn a_server_that_announces_private_mode_gets_no_loss() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let honest = roster(&test, later(4), 10);
+    let mut server = Hostile::start(experiment(&test), honest.clone()).await;
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    server.ready().await.unwrap();
+    let params: Vec<u8> = vec![0; 4 * test.model.num_params()];
+    let blob = server.offer(params.into());
+    server.say(from_server::Body::LossQuestion(proto::LossQuestion { id: 1, params: vec![blob] }));
+    // Its next message declines, and it is ready again. A device that answers would send its losses first.
+    match server.said().await {
+        from_device::Body::Decline(_) => {}
+        other => panic!("{other:?}"),
+    }
+    server.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_joined_round_is_on_disk_before_the_first_message_of_the_round() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let honest = roster(&test, later(4), 10);
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Hostile::start(experiment(&test), honest.clone()).await;
+    let _running = device(&test, test.devices()[0], &server, DeviceState::open(folder.path()).unwrap());
+    server.ready().await.unwrap();
+    let id = RoundId { session: session_under(&[7; 16], &blake3::hash(&honest.bytes)), round: 3 };
+    let graph = ThreatAssumptions::default().graph(10, Permille::new(200).unwrap());
+    let params = RoundParams { id, suite: MaskSuite::default(), cohort: 10, graph, slots: 1, draw: None };
+    let invite = ServerMessage { round: id, body: ServerBody::Invite(params) };
+    for part in fragments(encode_server(&invite)) {
+        server.say(from_server::Body::Part(part));
+    }
+    assert!(matches!(server.said().await, from_device::Body::Part(_)), "its keys");
+    let seen = SeenRounds::from_bytes(&std::fs::read(folder.path().join("rounds")).unwrap()).unwrap();
+    let authority = test.credentials(test.devices()[0]).authority;
+    assert_eq!(seen.last(&authority), Some(SeenRound { round: 3, roster: 4 }));
 }

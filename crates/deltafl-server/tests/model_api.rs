@@ -17,7 +17,8 @@ use deltafl_server::http::{Access, HttpLimits};
 use deltafl_server::live::Role;
 use deltafl_server::refusal::Refusal;
 use deltafl_wire::card::{Card, CardLosses};
-use deltafl_wire::identity::Token;
+use deltafl_wire::enrolment::EnrolRequest;
+use deltafl_wire::identity::{DeviceKeys, Token, hex};
 use deltafl_wire::params_file::read_params;
 use support::{TestServer, TestServerOptions, host, state};
 
@@ -188,6 +189,44 @@ async fn a_token_enrols_a_device_that_made_its_own_keys() {
     assert_eq!(enrolled.len(), 1);
     assert_eq!(enrolled[0].signing_key, device.signing_public());
     assert_eq!(enrolled[0].fingerprint, device.fingerprint());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_enrols_no_key_that_it_does_not_have() {
+    let _limit = watchdog::start();
+    let hosted = host(plain()).await;
+    let token = Token::generate(hosted.authority.fingerprint(), hosted.authority.public_key()).unwrap();
+    let federation = hosted.authority.federation().clone();
+    hosted.state.store.add_token(&federation, &token.hash(), 9, Duration::from_secs(60)).await.unwrap();
+    let (own, victim) = (DeviceKeys::generate().unwrap(), DeviceKeys::generate().unwrap());
+    let asked = own.request("tablet".parse().unwrap());
+    let request = |signing_key: [u8; 32], name: &str| EnrolRequest {
+        token: token.reveal().to_string(),
+        name: name.parse().unwrap(),
+        tls_key: hex(&asked.tls_key),
+        signing_key,
+        proof: String::new(),
+    };
+    let victim_key = victim.request("victim".parse().unwrap()).signing_key;
+    // The key of another device, signed with the own key; and a proof for another name.
+    let stolen = request(victim_key, "tablet");
+    let stolen = EnrolRequest { proof: hex(&own.sign(&stolen.message())), ..stolen };
+    let other = request(asked.signing_key, "other").message();
+    let moved = EnrolRequest { proof: hex(&own.sign(&other)), ..request(asked.signing_key, "tablet") };
+    let honest = request(asked.signing_key, "tablet");
+    let honest = EnrolRequest { proof: hex(&own.sign(&honest.message())), ..honest };
+    for (request, expected) in [(stolen, "400"), (moved, "400"), (honest, "200")] {
+        let body = serde_json::to_string(&request).unwrap();
+        let length = body.len();
+        let answer = say(
+            hosted.address,
+            format!(
+                "POST /v1/enrol HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            ),
+        );
+        let answer = answer.await;
+        assert_eq!(status(&answer), expected, "{answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

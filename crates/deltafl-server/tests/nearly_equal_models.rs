@@ -27,7 +27,7 @@ use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::{
-    BlobCache, Consent, Defences, Device, DeviceData, ServerEndpoint, ServerTrust, Workers,
+    BlobCache, Consent, Defence, Defences, Device, DeviceData, ServerEndpoint, ServerTrust, Workers,
 };
 use deltafl_server::exchange::NetworkExchange;
 use deltafl_server::serve::Setup;
@@ -39,7 +39,7 @@ const EXPERIMENT: &str = r#"
     name = "nearly-equal"
     rounds = 2
     cohort = 40
-    data = { source = { kind = "logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
+    data = { source = { kind = "synthetic-logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
     model = { kind = "linear" }
     local = { steps = 1, batch = 1, learning_rate = 0.1 }
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
@@ -99,6 +99,11 @@ impl Attack {
     }
 
     async fn start_with(owners: Owners, consent: Consent) -> Self {
+        // The attacks ask for the gradient of one example, which the default consent refuses.
+        Self::start_exactly(owners, Consent { min_batch: 1, min_examples: 1, ..consent }).await
+    }
+
+    async fn start_exactly(owners: Owners, consent: Consent) -> Self {
         let test = TestFederation::new(EXPERIMENT);
         assert_eq!(test.devices().len(), DEVICES as usize);
         let mut host = test.host().await;
@@ -106,7 +111,13 @@ impl Attack {
         let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
         let undefended = owners == Owners::Undefended;
         let consent = Consent { reproducible: undefended, ..consent };
-        let defences = Defences { once_per_round: !undefended, one_track_per_device: !undefended };
+        let defences = match owners {
+            Owners::Default => Defences::default(),
+            Owners::Undefended => {
+                let attacked = [Defence::OncePerRound, Defence::OneTrackPerDevice, Defence::OneRoundCounter];
+                attacked.into_iter().fold(Defences::default(), Defences::without)
+            }
+        };
         let device = |k| {
             let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
             let device = Device::new(server, test.credentials(k), consent.clone())
@@ -120,15 +131,21 @@ impl Attack {
         Self { test, host: Some(host), exchange, devices }
     }
 
-    /// Ends the server and starts another one at the same address: another session, which knows nothing of the first.
+    /// Ends the server and starts another one at the same address: another session, which continues the numbers of the first.
     async fn begin_another_session(&mut self) {
+        let setup = self.exchange.as_ref().unwrap().last_setup();
+        self.begin_another_session_after(setup).await;
+    }
+
+    /// Starts another session whose first key set-up has the number after this one.
+    async fn begin_another_session_after(&mut self, setup: u64) {
         let host = self.host.take().unwrap();
         let address = host.address();
         self.exchange = None;
         host.shut_down().await;
-        let setup = Setup { address, ..self.test.setup() };
-        let mut host = start_host(setup, &self.test.roster(&[])).await;
-        self.exchange = Some(host.exchange(self.test.rules(), never()));
+        let endpoint = Setup { address, ..self.test.setup() };
+        let mut host = start_host(endpoint, &self.test.roster(&[])).await;
+        self.exchange = Some(host.exchange(self.test.rules(), never()).after_setup(setup));
         self.host = Some(host);
     }
 
@@ -142,6 +159,15 @@ impl Attack {
         while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        self.ask_now(run, asked).await
+    }
+
+    /// Asks without waiting until all devices are ready.
+    async fn ask_those_present(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
+        self.ask_now(0, asked).await
+    }
+
+    async fn ask_now(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
         let mut exchange = self.exchange.take().unwrap();
         let summed = tokio::task::spawn_blocking(move || {
             let cohort: Vec<CohortMember> = (0..DEVICES)
@@ -422,4 +448,60 @@ async fn a_device_lets_rounds_pass_between_two_answers_where_its_owner_insists()
     }
     assert_eq!(answers, [true, false, false, true, false]);
     attack.stop().await;
+}
+
+/// Starts sessions in which the first key set-up has the same number. Drawn cohorts follow from that number, so the server
+/// could repeat a draw that suits it. Returns how many sessions gave a sum.
+async fn repeat_one_draw(owners: Owners, sessions: u64) -> u64 {
+    let mut attack = Attack::start(owners).await;
+    let w = attack.model();
+    let mut sums = 0;
+    for round in 0..sessions {
+        if round > 0 {
+            attack.begin_another_session_after(0).await;
+        }
+        // Each session asks another round of the run, which the ledger allows.
+        let asked = Asked::new(round, vec![update(w.clone(), Weighting::everyone())]);
+        sums += u64::from(attack.ask(asked).await.is_some());
+    }
+    attack.stop().await;
+    sums
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draw_is_joined_once_whatever_the_server_calls_the_session() {
+    let _limit = watchdog::start();
+    assert_eq!(repeat_one_draw(Owners::Undefended, 5).await, 5, "without the defence");
+    assert_eq!(repeat_one_draw(Owners::Default, 5).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gradient_of_one_example_is_not_given() {
+    let _limit = watchdog::start();
+    let mut attack = Attack::start_exactly(Owners::Default, Consent::default()).await;
+    let asked = Asked::new(0, vec![update(attack.model(), Weighting::everyone())]);
+    assert!(attack.ask(asked).await.is_none(), "one step on one example");
+    attack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_gives_no_more_answers_than_its_owner_allows() {
+    let _limit = watchdog::start();
+    for (consent, most) in [
+        (Consent { answers: 2, ..Consent::default() }, 2),
+        (Consent { answers_per_day: 1, ..Consent::default() }, 1),
+    ] {
+        let mut attack = Attack::start_with(Owners::Default, consent).await;
+        let w = attack.model();
+        for round in 0..most {
+            let asked = Asked::new(round, vec![update(w.clone(), Weighting::everyone())]);
+            assert!(attack.ask(asked).await.is_some(), "{round}");
+        }
+        // Devices that have spent their budget are not available any more.
+        while attack.host.as_ref().unwrap().presence().1 > 0 {
+            let asked = Asked::new(most, vec![update(w.clone(), Weighting::everyone())]);
+            assert!(attack.ask_those_present(asked).await.is_none());
+        }
+        attack.stop().await;
+    }
 }

@@ -163,6 +163,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
         "DROP TABLE draws",
         "DROP TABLE slots",
         "DROP TABLE evaluations",
+        "DROP TABLE setups",
         "DELETE FROM schema_version WHERE version > 1",
         "UPDATE rounds SET timeline = NULL",
     ] {

@@ -16,6 +16,22 @@ pub struct EnrolRequest {
     /// The public Ed25519 key, in hexadecimal.
     #[serde(with = "hexadecimal")]
     pub signing_key: [u8; 32],
+    /// The signature of [`Self::message`] by the Ed25519 key, in hexadecimal. It proves that the
+    /// device has the key.
+    pub proof: String,
+}
+
+impl EnrolRequest {
+    /// Returns the message that the device signs: everything in the request except the proof.
+    pub fn message(&self) -> Vec<u8> {
+        let name = self.name.to_string();
+        let mut message = b"deltafl enrolment v1\0".to_vec();
+        for part in [self.token.as_bytes(), name.as_bytes(), self.tls_key.as_bytes(), &self.signing_key] {
+            message.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            message.extend_from_slice(part);
+        }
+        message
+    }
 }
 
 /// The response to an [`EnrolRequest`].

@@ -56,6 +56,16 @@ pub enum RosterError {
     /// Two different rosters have the same version.
     #[error("the server sent two different rosters of version {0}")]
     TwoOfOneVersion(u64),
+    /// The log of the authority does not contain the roster that this device has accepted.
+    #[error(
+        "roster {version} does not follow roster {seen} that this device has accepted: the log was forked"
+    )]
+    Forked {
+        /// The version received.
+        version: u64,
+        /// The newest version that this device has accepted.
+        seen: u64,
+    },
     /// The roster has expired.
     #[error("roster {0} has expired: the authority must sign a new one")]
     Expired(u64),
@@ -94,6 +104,17 @@ pub struct Roster {
     draws: Option<[u8; 32]>,
     /// Runs that the authority allows.
     runs: u64,
+    previous: Option<PreviousRoster>,
+}
+
+/// The roster that the authority signed before another one. Rosters that name their predecessors form
+/// an append-only log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreviousRoster {
+    /// Its version.
+    pub version: u64,
+    /// The hash of its bytes.
+    pub hash: blake3::Hash,
 }
 
 impl Roster {
@@ -108,7 +129,7 @@ impl Roster {
                 return Err(RosterError::Duplicate(place));
             }
         }
-        Ok(Self { edition, entries, places, draws: None, runs: 1 })
+        Ok(Self { edition, entries, places, draws: None, runs: 1, previous: None })
     }
 
     /// Sets the commitment of the hash chain that draws cohorts.
@@ -127,6 +148,17 @@ impl Roster {
     /// could ask the same round again.
     pub fn runs(&self) -> u64 {
         self.runs
+    }
+
+    /// Sets the roster that the authority signed before this one.
+    #[must_use]
+    pub fn with_previous(self, previous: Option<PreviousRoster>) -> Self {
+        Self { previous, ..self }
+    }
+
+    /// Returns the roster that the authority signed before this one, or `None` for the first.
+    pub fn previous(&self) -> Option<PreviousRoster> {
+        self.previous
     }
 
     /// Returns whether a committed hash chain draws the cohorts, instead of the server.
@@ -177,7 +209,19 @@ impl Roster {
         let RosterVersion { version, expires } = self.edition;
         let entries = self.entries.iter().map(entry).collect();
         let draws = self.draws.map(|commitment| Bytes::copy_from_slice(&commitment)).unwrap_or_default();
-        proto::RosterBlob { entries, version, expires, draws, runs: self.runs }.encode_to_vec().into()
+        let previous_version = self.previous.map_or(0, |previous| previous.version);
+        let hash = |previous: PreviousRoster| Bytes::copy_from_slice(previous.hash.as_bytes());
+        let previous = self.previous.map(hash).unwrap_or_default();
+        let blob = proto::RosterBlob {
+            entries,
+            version,
+            expires,
+            draws,
+            runs: self.runs,
+            previous_version,
+            previous,
+        };
+        blob.encode_to_vec().into()
     }
 
     /// Decodes a roster.
@@ -193,7 +237,14 @@ impl Roster {
         let edition = RosterVersion { version: blob.version, expires: blob.expires };
         let draws = if blob.draws.is_empty() { None } else { Some(array(&blob.draws, "draws")?) };
         let entries = blob.entries.into_iter().map(entry).collect::<Result<_, Malformed>>()?;
-        Ok(Self::new(edition, entries)?.with_draws(draws).with_runs(blob.runs))
+        let previous = match blob.previous.is_empty() {
+            true => None,
+            false => {
+                let hash = blake3::Hash::from_bytes(array(&blob.previous, "previous")?);
+                Some(PreviousRoster { version: blob.previous_version, hash })
+            }
+        };
+        Ok(Self::new(edition, entries)?.with_draws(draws).with_runs(blob.runs).with_previous(previous))
     }
 }
 

@@ -1,9 +1,10 @@
 //! `deltafl device audit`: whether a server showed this device, or two devices, one and the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use deltafl_device::{Conflict, Digest, Transcript, TranscriptEvent, conflicts};
+use deltafl_device::{AnswerCount, Conflict, DeviceState, Digest, Transcript, TranscriptEvent, conflicts};
+use deltafl_wire::identity::hex;
 use miette::{IntoDiagnostic, Result};
 use serde_json::json;
 
@@ -67,6 +68,14 @@ impl Read {
             self.sessions().len()
         );
         println!("  head {}", self.head);
+        for (authority, answers) in answers_beside(path) {
+            println!(
+                "  {} answers under authority {}, {} of them on the last day",
+                answers.total,
+                &hex(&authority)[..16],
+                answers.on_day
+            );
+        }
         for event in &self.events {
             if let TranscriptEvent::Refused { setup: (_, setup), reason } = event {
                 println!("  set-up {setup}: left, because {reason}");
@@ -75,13 +84,20 @@ impl Read {
     }
 }
 
+/// Returns the answers that the device of a transcript has counted, by authority. A copy of a
+/// transcript has none beside it.
+fn answers_beside(transcript: &Path) -> BTreeMap<[u8; 32], AnswerCount> {
+    let folder = transcript.parent().unwrap_or(Path::new("."));
+    DeviceState::read_answers(folder).unwrap_or_default()
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let one = Read::open(&args.transcript)?;
     let other = args.other.as_deref().map(Read::open).transpose()?;
     let events = other.as_ref().map_or(&[][..], |other| &other.events);
     let (common, found) = conflicts(&one.events, events);
     if args.json {
-        print_json(&one, common, &found)?;
+        print_json(&args.transcript, &one, common, &found)?;
     } else {
         one.print(&args.transcript);
         if let (Some(other), Some(path)) = (&other, &args.other) {
@@ -105,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ))
 }
 
-fn print_json(one: &Read, common: usize, found: &[Conflict]) -> Result<()> {
+fn print_json(path: &Path, one: &Read, common: usize, found: &[Conflict]) -> Result<()> {
     let (rosters, setups, sums) = one.counts();
     let conflicts: Vec<_> =
         found.iter().map(|c| json!({ "about": c.about, "one": c.one, "other": c.other })).collect();
@@ -115,6 +131,7 @@ fn print_json(one: &Read, common: usize, found: &[Conflict]) -> Result<()> {
         "rosters": rosters,
         "setups": setups,
         "sums": sums,
+        "answers": answers_beside(path).values().map(|answers| answers.total).sum::<u64>(),
         "common": common,
         "conflicts": conflicts,
     });

@@ -30,9 +30,12 @@ impl StoreArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "What the server keeps and serves")]
 pub(crate) struct DeploymentArgs {
-    /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless it is kept elsewhere
+    /// The folder with the server's certificate, as `deltafl certs server` wrote it
     #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
     pub(super) certs: Option<PathBuf>,
+    /// Allow the authority's keys in the folder of --certs: whoever controls this machine can then make devices
+    #[arg(long, requires = "certs")]
+    authority_here: bool,
     /// Where rounds, devices and tokens are kept: sqlite:PATH or postgres://… [default: SQLite in the run folder]
     #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
     database: Option<String>,
@@ -57,6 +60,7 @@ impl DeploymentArgs {
     /// Puts the options into a configuration.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
         config.certs.clone_from(&self.certs);
+        config.authority_here = self.authority_here;
         config.database.clone_from(&self.database);
         config.blobs.clone_from(&self.blobs);
         config.http = self.http;

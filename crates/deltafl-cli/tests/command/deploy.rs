@@ -27,7 +27,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     workdir.printed("doctor --certs certs --blobs state/blobs");
 
     let mut server = workdir.start(
-        "serve x.toml --certs certs --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
+        "serve x.toml --certs certs --authority-here --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
     );
     let http = server.hear("live page: ");
     let grpc = server.hear("listening on ");
@@ -87,7 +87,7 @@ fn errors_include_instructions_to_fix_them() {
     workdir.printed("certs init --federation clinics");
     assert!(workdir.refusal("certs init --federation clinics").contains("exists already"));
     assert!(workdir.refusal("serve x.toml").contains("--certs DIR"));
-    let refused = workdir.refusal("serve x.toml --certs certs");
+    let refused = workdir.refusal("serve x.toml --certs certs --authority-here");
     assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
     let refused = workdir.refusal("model pull --theta 0.5 --server http://localhost:1");
     assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
@@ -95,11 +95,12 @@ fn errors_include_instructions_to_fix_them() {
     fs::write(workdir.path("contract.json"), workdir.printed("serve x.toml --print-contract")).unwrap();
     workdir.printed("certs server --host localhost");
     let mut declared = workdir.start(
-        "serve x.toml --certs certs --allow-close-levels --listen 127.0.0.1:0 --out declared --blobs blobs --contract contract.json --set data.source=nowhere",
+        "serve x.toml --certs certs --authority-here --allow-close-levels --listen 127.0.0.1:0 --out declared --blobs blobs --contract contract.json --set data.source=nowhere",
     );
     declared.hear("listening on ");
     fs::write(workdir.path("contract.json"), "{\"inputs\": 3}").unwrap();
-    let refused = workdir.refusal("serve x.toml --certs certs --allow-close-levels --contract contract.json");
+    let refused = workdir
+        .refusal("serve x.toml --certs certs --authority-here --allow-close-levels --contract contract.json");
     assert!(refused.contains("--print-contract"), "{refused}");
     fs::remove_dir_all(workdir.path("certs/server")).unwrap();
     assert!(workdir.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));
@@ -114,11 +115,11 @@ fn a_server_without_the_authoritys_keys_uses_a_roster_signed_elsewhere() {
     let _limit = watchdog::start();
     let workdir = workdir();
     workdir.printed("certs init --federation clinics");
-    workdir.printed("certs server --host localhost");
-    workdir.printed("certs device --fleet 12 --out fleet.json");
     // The server's machine has its own certificate and no keys of the authority.
-    fs::create_dir(workdir.path("machine")).unwrap();
-    fs::rename(workdir.path("certs/server"), workdir.path("machine/server")).unwrap();
+    workdir.printed("certs server --host localhost --out machine");
+    workdir.printed("certs device --fleet 12 --out fleet.json");
+    let refused = workdir.refusal("serve x.toml --certs certs --allow-close-levels --listen 127.0.0.1:0");
+    assert!(refused.contains("--authority-here"), "{refused}");
     let serve = "serve x.toml --certs machine --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
     let refused = workdir.refusal(serve);
     assert!(refused.contains("deltafl certs roster --certs certs"), "{refused}");

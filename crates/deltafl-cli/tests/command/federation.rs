@@ -199,7 +199,8 @@ fn tables_with_some_of_the_categories_and_classes_train_like_one_table() {
     std::fs::remove_dir_all(workdir.path("data")).unwrap();
     workdir.printed("certs init --federation clinics --out certs");
     workdir.printed("certs server --host localhost");
-    let refused = workdir.refusal("serve x.toml --certs certs --listen 127.0.0.1:0 --out again");
+    let refused =
+        workdir.refusal("serve x.toml --certs certs --authority-here --listen 127.0.0.1:0 --out again");
     assert!(refused.contains("--contract FILE"), "{refused}");
 }
 

@@ -10,7 +10,7 @@ use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::stream::Stream;
 use deltafl::terms::TrackSchedule;
-use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound};
+use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound, SeenRound};
 use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
 use crate::consent::Reason;
+use crate::defences::Defence;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
 use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};
@@ -52,7 +53,7 @@ impl Session<'_> {
         }
         while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
-                DeviceEvent::InputWanted(_) => self.answer().await?,
+                DeviceEvent::InputWanted(request) => self.answer(request.active).await?,
                 DeviceEvent::RoundDone => {
                     self.speak().await?;
                     self.protocol = None;
@@ -82,10 +83,14 @@ impl Session<'_> {
             Ok(protocol) => {
                 // Both are written before the first message of the round, so that a restarted
                 // device joins no round twice.
-                self.device.state.join(params.id)?;
+                let roster = self.roster.roster.edition().version;
+                let joined = SeenRound { round: params.id.round, roster };
+                if self.device.defences.has(Defence::JoinedOnDisk) {
+                    self.device.state.join(self.device.credentials.authority, joined)?;
+                }
                 self.device.state.record(TranscriptEvent::Joined {
                     setup: setup(params),
-                    roster: self.roster.roster.edition().version,
+                    roster,
                     cohort: params.cohort,
                     params: Digest(params.digest()),
                 })?;
@@ -107,24 +112,33 @@ impl Session<'_> {
         Ok(self.device.state.record(event)?)
     }
 
-    /// Computes and submits the answer to the current question.
-    async fn answer(&mut self) -> Result<(), SessionError> {
+    /// Computes and submits the answer to the current question, among `active` devices.
+    async fn answer(&mut self, active: usize) -> Result<(), SessionError> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.example_count(self.data.device);
         let (consent, runs) = (&self.device.consent, self.roster.roster.runs());
-        let terms = match self.device.defences.one_track_per_device {
-            true => consent.allows_terms(&question, runs),
+        let terms = match self.device.defences.has(Defence::OneTrackPerDevice) {
+            true => consent.allows_terms(&question, runs, active),
             false => Ok(()),
         };
-        if let Err(refused) = terms.and_then(|()| consent.allows_work(&question, examples)) {
+        let detail = match self.device.defences.has(Defence::ExamplesBehindAnswer) {
+            true => consent.allows_detail(&question, examples),
+            false => Ok(()),
+        };
+        let allowed = terms.and(detail).and_then(|()| consent.allows_work(&question, examples));
+        if let Err(refused) = allowed {
             return self.refuse(protocol, &refused, Reason::Policy).await;
+        }
+        if let Err(spent) = self.check_budget() {
+            return self.refuse(protocol, &spent, Reason::Policy).await;
         }
         let answering = match self.claim(&question)? {
             Ok(answering) => answering,
             Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
         };
+        self.device.state.count_answer(self.device.credentials.authority)?;
         let randomness = match self.device.consent.reproducible {
             true => UpdateRandomness::Reproducible,
             false => UpdateRandomness::Secret(*self.device.random()?),
@@ -195,7 +209,7 @@ impl Session<'_> {
         if !consent.evaluate {
             silent.extend((0..question.queries.len()).filter(|&i| held_out(&question.queries[i])));
         }
-        if !self.device.defences.once_per_round {
+        if !self.device.defences.has(Defence::OncePerRound) {
             return Ok(Ok(Answering { track: None, silent }));
         }
         let key = LedgerKey {
@@ -287,7 +301,8 @@ impl Session<'_> {
 
     /// Answers in open mode with F_k at the given parameters.
     pub(super) async fn send_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
-        if !self.device.consent.open || question.params.len() > MAX_QUERIES {
+        let is_open = self.device.consent.open || !self.device.defences.has(Defence::NoLossInPrivate);
+        if !is_open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 
-use super::{StateError, io_error, replace};
+use super::{StateError, create_private, io_error, replace};
 
 /// The memories of a device, on disk or in RAM.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct Kept {
 impl OwnMemory {
     /// Opens the memories in a folder. Creates the folder if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
-        fs::create_dir_all(path).map_err(io_error(path))?;
+        create_private(path)?;
         Ok(Self { folder: Some(path.to_owned()), tracks: HashMap::new() })
     }
 

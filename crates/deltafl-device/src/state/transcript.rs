@@ -85,6 +85,9 @@ pub enum TranscriptEvent {
         version: u64,
         /// Its hash.
         hash: Digest,
+        /// The version and hash of its predecessor in the log of the authority.
+        #[serde(default)]
+        predecessor: Option<(u64, Digest)>,
     },
     /// A roster signed by the authority that the device refused, because it is older than or
     /// different from a known one.
@@ -296,7 +299,11 @@ fn claims(event: &TranscriptEvent) -> Vec<(String, String)> {
     let of_slot =
         |(session, setup): &(String, u64), slot| format!("sum {slot} of set-up {setup} of {session}");
     match event {
-        TranscriptEvent::Roster { version, hash } | TranscriptEvent::RosterRefused { version, hash, .. } => {
+        TranscriptEvent::Roster { version, hash, predecessor } => {
+            let rosters = [(*version, *hash)].into_iter().chain(*predecessor);
+            rosters.map(|(version, hash)| (format!("roster {version}"), hash.to_string())).collect()
+        }
+        TranscriptEvent::RosterRefused { version, hash, .. } => {
             vec![(format!("roster {version}"), hash.to_string())]
         }
         TranscriptEvent::Joined { setup: (session, setup), roster, cohort, params } => {
@@ -398,12 +405,19 @@ mod tests {
 
     #[test]
     fn two_views_of_the_survivors_the_question_the_parameters_or_the_roster_show() {
-        let roster = |hash| TranscriptEvent::Roster { version: 4, hash: Digest([hash; 32]) };
+        let roster =
+            |hash| TranscriptEvent::Roster { version: 4, hash: Digest([hash; 32]), predecessor: None };
+        let next = |hash| TranscriptEvent::Roster {
+            version: 5,
+            hash: Digest([9; 32]),
+            predecessor: Some((4, Digest([hash; 32]))),
+        };
         for (one, other, about) in [
             (survivors(0, 1), survivors(0, 2), "the survivors of"),
             (asked(1, 5, 6), asked(1, 5, 7), "the question of"),
             (asked(1, 5, 6), asked(1, 6, 6), "the parameters of seed 1, round 1"),
             (roster(1), roster(2), "roster 4"),
+            (roster(1), next(2), "roster 4"),
         ] {
             let (_, found) = conflicts(std::slice::from_ref(&one), std::slice::from_ref(&other));
             assert!(found.len() == 1 && found[0].about.starts_with(about), "{found:?}");

@@ -124,7 +124,8 @@ class Device(_Background):
         name: The name of the device in the data. Required if the data contains several devices.
         **options: The conditions of the owner. They are the options of ``deltafl device``, with
             underscores for dashes: ``min_cohort=30`` (the default is 3 without an identity),
-            ``open=True``, ``max_passes=100``, ``work_per_day=60``, ``on_mains=True``,
+            ``open=True``, ``max_passes=100``, ``work_per_day=60``, ``answers_per_day=500``,
+            ``min_examples=20``, ``bucketed=True``, ``on_mains=True``,
             ``allow_experiment=["clinics"]``, ``state="folder"`` and others.
     """
 

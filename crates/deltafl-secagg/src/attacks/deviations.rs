@@ -13,6 +13,7 @@ use prost::bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 
 use super::{CONTEXT, LEN, Loot, SESSION, Scene, ZERO, truth};
+use crate::defences::Defences;
 use crate::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
 use crate::graph::{CollusionBound, GraphRule};
 use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -88,6 +89,7 @@ impl Play {
             max_len: LEN,
             patience: Duration::MAX,
             max_left_out: None,
+            defences: Defences::default(),
         };
         let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
         for (&id, identity) in &identities {

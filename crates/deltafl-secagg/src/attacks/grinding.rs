@@ -9,8 +9,9 @@ use chacha20::ChaCha20Rng;
 use rand_core::SeedableRng;
 
 use super::{SESSION, ZERO};
+use crate::defences::{Defence, Defences};
 use crate::device::{Abort, AdversaryModel, DevicePolicy, DeviceRound, Participant};
-use crate::graph::{CollusionBound, GraphRule, Permille, parameters};
+use crate::graph::{self, CollusionBound, Graph, GraphRule, Permille, parameters};
 use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
 use crate::mask::MaskSuite;
 use crate::message::{
@@ -27,6 +28,11 @@ const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 
 /// Devices, and a server that has received their commitments.
 struct Committed {
+    params: RoundParams,
+    identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
+    roster: Arc<KeyRoster>,
+    policy: DevicePolicy,
+    bundles: BTreeMap<DeviceId, KeyBundle>,
     server: ServerRound,
     devices: BTreeMap<DeviceId, DeviceRound>,
     commitments: BTreeMap<DeviceId, Sha256Digest>,
@@ -34,43 +40,59 @@ struct Committed {
 }
 
 fn committed() -> Committed {
+    committed_with(N, GAMMA, Defences::default())
+}
+
+/// Devices with these defences.
+fn committed_with(n: u32, gamma: CollusionBound, defences: Defences) -> Committed {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let identities: Vec<Arc<SigningIdentity>> =
-        (0..N).map(|i| Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))).collect();
+        (0..n).map(|i| Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))).collect();
     let mut roster = KeyRoster::new();
     for identity in &identities {
         roster.add(identity.id(), &identity.public()).expect("distinct");
     }
     let roster = Arc::new(roster);
-    let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
+    let graph = GraphRule::Active { gamma, delta: Permille::new(200).expect("a fifth") };
     let params =
-        RoundParams { id: ROUND, suite: MaskSuite::default(), cohort: N, graph, slots: 1, draw: None };
+        RoundParams { id: ROUND, suite: MaskSuite::default(), cohort: n, graph, slots: 1, draw: None };
     let config = ServerRoundConfig {
         params: params.clone(),
-        cohort: (0..N).map(DeviceId).collect(),
+        cohort: (0..n).map(DeviceId).collect(),
         roster: Arc::clone(&roster),
         min_members: 3,
         phase_timeout: Duration::from_secs(1),
     };
     let mut server = ServerRound::new(config, ZERO).expect("sound parameters");
     server.poll_transmit().expect("the invitation");
-    let adversary = AdversaryModel::Active { gamma: GAMMA };
-    let policy =
-        DevicePolicy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX, max_left_out: None };
-    let mut devices = BTreeMap::new();
+    let adversary = AdversaryModel::Active { gamma };
+    let policy = DevicePolicy {
+        min_members: 3,
+        adversary,
+        max_len: 1,
+        patience: Duration::MAX,
+        max_left_out: None,
+        defences,
+    };
+    let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
+    let kept = identities.iter().map(|identity| (identity.id(), Arc::clone(identity))).collect();
     for identity in identities {
         let id = identity.id();
         let mut participant = Participant::new(identity, Arc::clone(&roster), SESSION, policy);
         let mut device = participant.join(&params, ZERO, &mut rng).expect("within the policy");
-        server.handle(ZERO, id, device.poll_transmit().expect("keys")).expect("an honest device");
+        let message = device.poll_transmit().expect("keys");
+        if let DeviceBody::Advertise(bundle) = &message.body {
+            bundles.insert(id, bundle.clone());
+        }
+        server.handle(ZERO, id, message).expect("an honest device");
         devices.insert(id, device);
     }
     let ServerBody::Commitments(commitments) = server.poll_transmit().expect("commitments").message.body
     else {
         panic!("a graph of this size is drawn");
     };
-    let drawers = graph.drawers(N, &commitments);
-    Committed { server, devices, commitments, drawers }
+    let drawers = graph.drawers(n, &commitments);
+    Committed { params, identities: kept, roster, policy, bundles, server, devices, commitments, drawers }
 }
 
 impl Committed {
@@ -134,30 +156,40 @@ fn shown(scene: &mut Committed, to: DeviceId, reveals: BTreeMap<DeviceId, Reveal
     device.handle(ZERO, ServerMessage { round: ROUND, body: ServerBody::Reveals(reveals) })
 }
 
+/// Returns the nonces that an honest server sends: of the drawers, and of others up to a quorum.
 fn reveals(scene: &mut Committed) -> BTreeMap<DeviceId, Reveal> {
     let commitments = scene.commitments.clone();
     let drawers = scene.drawers.clone();
-    drawers.iter().map(|id| (id, scene.show(id, &commitments).expect("honest so far"))).collect()
+    let others = scene.params.graph.list_quorum(scene.params.cohort) - drawers.len();
+    let others = commitments.keys().copied().filter(|&id| !drawers.contains(id)).take(others);
+    let signers: Vec<DeviceId> = drawers.iter().chain(others).collect();
+    signers.into_iter().map(|id| (id, scene.show(id, &commitments).expect("honest so far"))).collect()
 }
 
 #[test]
-fn a_device_accepts_exactly_the_nonces_that_count() {
+fn a_device_requires_every_nonce_that_counts_and_signatures_of_a_quorum() {
     let mut scene = committed();
     let (commitments, outsider) = (scene.commitments.clone(), DeviceId(N - 1));
     assert!(!scene.drawers.contains(outsider));
     let reveals = reveals(&mut scene);
-    let own = scene.show(outsider, &commitments).expect("honest so far");
+    scene.show(outsider, &commitments).expect("honest so far");
 
     let mut fewer = reveals.clone();
-    let (withheld, _) = fewer.pop_first().expect("four nonces count");
+    let withheld = scene.drawers.as_slice()[0];
+    fewer.remove(&withheld);
     let told = |reveals| {
         let message = ServerMessage { round: ROUND, body: ServerBody::Reveals(reveals) };
         scene.devices[&outsider].clone().handle(ZERO, message)
     };
     assert_eq!(told(fewer), Err(Abort::Withheld(withheld)));
-    let mut more = reveals.clone();
-    more.insert(outsider, own);
-    assert_eq!(told(more), Err(Abort::UnknownDevice(outsider)));
+    let mut stranger = reveals.clone();
+    stranger.insert(DeviceId(N), reveals[&withheld]);
+    assert_eq!(told(stranger), Err(Abort::UnknownDevice(DeviceId(N))));
+    let mut one_less = reveals.clone();
+    let signer = reveals.keys().copied().find(|&id| !scene.drawers.contains(id)).expect("a quorum");
+    one_less.remove(&signer);
+    let need = one_less.len() + 1;
+    assert_eq!(told(one_less), Err(Abort::TooFew { have: need - 1, need }), "without {signer}");
     assert_eq!(told(reveals), Ok(()));
 }
 
@@ -168,10 +200,10 @@ fn a_list_without_the_required_signatures_is_rejected() {
     let mut scene = committed();
     let (mut list, victim) = (scene.commitments.clone(), DeviceId(N - 1));
     let reveals = reveals(&mut scene);
-    let left_out = list.keys().copied().find(|&id| id != victim && !scene.drawers.contains(id));
-    list.remove(&left_out.expect("most nonces do not count"));
+    let left_out = list.keys().copied().find(|id| *id != victim && !reveals.contains_key(id));
+    list.remove(&left_out.expect("many do not sign"));
     scene.show(victim, &list).expect("the device cannot detect it yet");
-    let first = scene.drawers.as_slice()[0];
+    let first = *reveals.keys().next().expect("a quorum");
     assert_eq!(shown(&mut scene, victim, reveals), Err(Abort::BadSignature(first)));
 }
 
@@ -185,8 +217,162 @@ fn message_limits_of_a_device_depend_on_its_degree_not_on_the_cohort() {
     let nonces = limit(&scene);
     assert!(nonces < N as usize * REVEAL_LEN, "{nonces} bytes of nonces for the few that count");
     shown(&mut scene, victim, reveals).expect("honest so far");
-    let (degree, _) = parameters::against_active(N as usize, 3, N as usize / 5).expect("a sparse graph");
+    let (degree, _) = parameters::against_active(N as usize, 3, N as usize / 5, N as usize / 5 + 1)
+        .expect("a sparse graph");
     let (keys, bundle) = (limit(&scene), KeyBundle::len_for(1));
     assert!((degree * bundle..(degree + 2) * bundle).contains(&keys), "{keys} bytes of keys");
     assert!(keys < N as usize * bundle);
+}
+
+/// The members of the cohort with the smallest commitments. A colluding device can try commitments
+/// until its own is among them.
+fn accomplices(scene: &Committed, count: usize) -> DeviceSet {
+    let mut smallest: Vec<(Sha256Digest, DeviceId)> =
+        scene.commitments.iter().map(|(&id, &commitment)| (commitment, id)).collect();
+    smallest.sort_unstable();
+    smallest.into_iter().take(count).map(|(_, id)| id).collect()
+}
+
+/// The server asks the one honest drawer of a list alone, computes the graph, removes the drawer
+/// from the list and asks the next one. Returns the graphs until a device refuses a list.
+fn grind(scene: &mut Committed, accomplices: &DeviceSet, most: usize) -> (Vec<Graph>, Option<Abort>) {
+    let (rule, cohort) = (scene.params.graph, scene.params.cohort);
+    let mut list = scene.commitments.clone();
+    let mut graphs = Vec::new();
+    let whole = list.clone();
+    let nonces: BTreeMap<DeviceId, Reveal> =
+        accomplices.iter().map(|id| (id, scene.show(id, &whole).expect("it colludes"))).collect();
+    while graphs.len() < most {
+        let drawers = rule.drawers(cohort, &list);
+        let honest = drawers.iter().find(|&id| !accomplices.contains(id)).expect("c + 1 drawers");
+        let reveal = match scene.show(honest, &list) {
+            Ok(reveal) => reveal,
+            Err(abort) => return (graphs, Some(abort)),
+        };
+        // Accomplices sign any list. The seed contains their nonces and not their signatures.
+        let mut reveals = nonces.clone();
+        reveals.insert(honest, reveal);
+        let digest = graph::member_list(&scene.params.digest(), &list);
+        let seed = graph::seed(&digest, &drawers, &reveals);
+        let members: Vec<DeviceId> = list.keys().copied().collect();
+        graphs.push(Graph::new(rule, cohort, &members, &seed));
+        list.remove(&honest);
+    }
+    (graphs, None)
+}
+
+/// 330 devices of which 17 collude. The server sees as many graphs as (k, t) account for, and not
+/// one more.
+#[test]
+fn a_server_sees_no_more_graphs_in_one_set_up_than_the_parameters_account_for() {
+    let (n, c) = (330, 17);
+    let gamma = CollusionBound::Devices(c);
+    let undefended = Defences::default().without(Defence::MembersOfCohort);
+    let mut scene = committed_with(n, gamma, undefended);
+    let bound = scene.params.graph.graphs(n);
+    assert_eq!(bound, 67, "a fifth of the cohort may be missing");
+    let colluding = accomplices(&scene, c as usize);
+    let (graphs, refused) = grind(&mut scene, &colluding, 200);
+    assert_eq!((graphs.len(), refused), (200, None), "without the defence");
+
+    let mut scene = committed_with(n, gamma, Defences::default());
+    let (graphs, refused) = grind(&mut scene, &colluding, 200);
+    assert!(graphs.len() >= 29, "an attack with 29 graphs is among those that are accounted for");
+    assert_eq!(graphs.len(), bound);
+    assert_eq!(refused, Some(Abort::TooFew { have: 263, need: 264 }));
+    // On none of them can the server read a device (A1) or a part (A2).
+    for graph in &graphs {
+        let (k, t) = (graph.degree(), graph.threshold());
+        for &id in graph.ring() {
+            let near = graph.neighbours(id).into_iter().filter(|&id| colluding.contains(id)).count();
+            assert!(2 * t > k + 1 + near, "A1 with {near} accomplices");
+        }
+        let ring = graph.ring();
+        for first in 0..ring.len() {
+            let side =
+                (1..=k / 2).filter(|step| colluding.contains(ring[(first + step) % ring.len()])).count();
+            assert!(t > k / 2 + 1 + side, "A2 with {side} accomplices");
+        }
+    }
+}
+
+/// Shows one list to one half of the honest devices and another list to the other half.
+fn two_lists(defences: Defences) -> [Result<(), Abort>; 2] {
+    let mut scene = committed_with(N, GAMMA, defences);
+    let colluding = accomplices(&scene, 3);
+    let honest: Vec<DeviceId> =
+        scene.commitments.keys().copied().filter(|&id| !colluding.contains(id)).collect();
+    let halves = [&honest[..honest.len() / 2], &honest[honest.len() / 2..]];
+    let rule = scene.params.graph;
+    [0, 1].map(|half| {
+        // The list lacks some devices of the other half, so that its drawers are all of this half.
+        let mut list = scene.commitments.clone();
+        loop {
+            let drawers = rule.drawers(N, &list);
+            let mut foreign = drawers.iter().filter(|id| halves[1 - half].contains(id));
+            let Some(foreign) = foreign.next() else { break };
+            list.remove(&foreign);
+        }
+        let digest = graph::member_list(&scene.params.digest(), &list);
+        let mut reveals: BTreeMap<DeviceId, Reveal> =
+            halves[half].iter().map(|&id| (id, scene.show(id, &list).expect("honest so far"))).collect();
+        for id in colluding.iter() {
+            let mut device = scene.devices[&id].clone();
+            let body = ServerBody::Commitments(scene.commitments.clone());
+            device.handle(ZERO, ServerMessage { round: ROUND, body }).expect("it colludes");
+            let Some(DeviceMessage { body: DeviceBody::Reveal(reveal), .. }) = device.poll_transmit() else {
+                panic!("a nonce");
+            };
+            reveals.insert(id, Reveal::sign(&scene.identities[&id], &digest, reveal.nonce()));
+        }
+        shown(&mut scene, halves[half][0], reveals)
+    })
+}
+
+#[test]
+fn two_lists_of_one_set_up_are_not_both_accepted() {
+    let undefended = Defences::default().without(Defence::ListQuorum);
+    assert_eq!(two_lists(undefended), [Ok(()), Ok(())], "without the defence");
+    let too_few = Err(Abort::TooFew { have: 152, need: 153 });
+    assert_eq!(two_lists(Defences::default()), [too_few, too_few]);
+}
+
+/// An accomplice signs two bundles. The list contains the commitment of one, and the server sends the other to a neighbour.
+#[test]
+fn the_keys_of_a_neighbour_belong_to_the_commitment_on_the_list() {
+    let mut scene = committed();
+    let commitments = scene.commitments.clone();
+    let reveals = reveals(&mut scene);
+    let signers: Vec<DeviceId> = reveals.keys().copied().collect();
+    let mut round = scene;
+    for id in commitments.keys().copied().filter(|id| !signers.contains(id)).collect::<Vec<_>>() {
+        round.show(id, &commitments).expect("honest so far");
+    }
+    let list = graph::member_list(&round.params.digest(), &commitments);
+    let seed = graph::seed(&list, &round.drawers, &reveals);
+    let members: Vec<DeviceId> = commitments.keys().copied().collect();
+    let graph = Graph::new(round.params.graph, N, &members, &seed);
+    let victim = DeviceId(N - 1);
+    shown(&mut round, victim, reveals).expect("honest so far");
+    let accomplice = graph.neighbours(victim)[0];
+    let keys_of = |id: DeviceId, seed: u64| {
+        let roster = Arc::clone(&round.roster);
+        let mut participant =
+            Participant::new(Arc::clone(&round.identities[&id]), roster, SESSION, round.policy);
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let mut device = participant.join(&round.params, ZERO, &mut rng).expect("within the policy");
+        match device.poll_transmit() {
+            Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) => bundle,
+            other => panic!("expected keys, got {other:?}"),
+        }
+    };
+    let mut keys: BTreeMap<DeviceId, KeyBundle> =
+        graph.neighbours(victim).into_iter().map(|id| (id, round.bundles[&id].clone())).collect();
+    let tell = |keys: BTreeMap<DeviceId, KeyBundle>| {
+        let message = ServerMessage { round: ROUND, body: ServerBody::Keys(keys) };
+        round.devices[&victim].clone().handle(ZERO, message)
+    };
+    assert_eq!(tell(keys.clone()), Ok(()));
+    keys.insert(accomplice, keys_of(accomplice, 77));
+    assert_eq!(tell(keys), Err(Abort::BadCommitment(accomplice)));
 }

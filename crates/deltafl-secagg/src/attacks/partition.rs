@@ -24,6 +24,23 @@ fn more_drop_outs_than_the_graph_tolerates_are_rejected() {
     assert_eq!(tell(47), Err(Abort::TooFew { have: 47, need: 48 }));
 }
 
+/// The set is large enough, but too few devices of the victim's circle are in it.
+#[test]
+fn a_set_with_too_few_devices_of_the_circle_is_rejected() {
+    let scene = Scene::new(100, curious(50, 200));
+    let victim = scene.members().as_slice()[0];
+    let (t, near) = (scene.graph.threshold(), scene.graph.neighbours(victim));
+    let tell = |left: usize| {
+        let gone: BTreeSet<DeviceId> = near[left - 1..].iter().copied().collect();
+        let survivors: DeviceSet = scene.members().iter().filter(|id| !gone.contains(id)).collect();
+        assert!(survivors.len() >= scene.graph.least());
+        let body = ServerBody::Survivors { slot: 0, survivors };
+        scene.devices[&victim].clone().handle(super::ZERO, ServerMessage { round: scene.round, body })
+    };
+    assert_eq!(tell(t), Ok(()));
+    assert_eq!(tell(t - 1), Err(Abort::TooFew { have: t - 1, need: t }));
+}
+
 /// Shows all devices the same survivors. Two gaps of k/2 devices next to an arc of `arc` devices
 /// are claimed to have dropped out. Returns true if the server obtains the seeds of the whole arc.
 fn arc_opens(graph: &Graph, first: DeviceId, arc: usize, colluding: &BTreeSet<DeviceId>) -> bool {

@@ -9,6 +9,7 @@ use super::abort::Abort;
 use super::member::Member;
 use super::participant::LocalDevice;
 use super::sharing::Sharing;
+use crate::defences::Defence;
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{AgreementKeys, Secret, deposit_commitment, nonce_commitment, same, seed_commitment};
@@ -113,7 +114,7 @@ impl Joined {
             return Err(Abort::OwnKeys);
         }
         check_bundles(me, &keys)?;
-        let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &[0; 32]);
+        let graph = me.graph(&members, &[0; 32]);
         let member = Member::new(me.id(), &graph, members, keys, transcript);
         Sharing::new(me, member, &self.bundle, self.secrets)
     }
@@ -149,8 +150,8 @@ pub(super) struct Revealed {
 }
 
 impl Revealed {
-    /// Computes the graph from the signed list of members and the nonces of those that determine
-    /// it.
+    /// Computes the graph from the list of members and the nonces of those that determine it. More
+    /// than half of the cohort must have signed the list.
     pub(super) fn on_reveals(
         mut self,
         me: &LocalDevice,
@@ -164,11 +165,15 @@ impl Revealed {
             return Err(Abort::Withheld(silent));
         }
         for (&id, reveal) in reveals {
-            let commitment = self.commitments.get(&id).filter(|_| drawers.contains(id));
-            let commitment = commitment.ok_or(Abort::UnknownDevice(id))?;
-            if !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
+            let commitment = self.commitments.get(&id).ok_or(Abort::UnknownDevice(id))?;
+            let is_checked = me.policy.defences.has(Defence::NonceCommitment);
+            if is_checked && !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
                 return Err(Abort::BadCommitment(id));
             }
+        }
+        let (have, need) = (reveals.len(), rule.list_quorum(me.params.cohort));
+        if have < need && me.policy.defences.has(Defence::ListQuorum) {
+            return Err(Abort::TooFew { have, need });
         }
         me.check_signatures(reveals.iter().map(|(&id, reveal)| reveal.signed(&self.list, id)))?;
         if rule.forgives_silence() {
@@ -176,8 +181,8 @@ impl Revealed {
         }
         let members: DeviceSet = self.commitments.keys().copied().collect();
         check_members(me, &members)?;
-        let seed = graph::seed(&self.list, reveals);
-        let graph = Graph::new(rule, me.params.cohort, members.as_slice(), &seed);
+        let seed = graph::seed(&self.list, &drawers, reveals);
+        let graph = me.graph(&members, &seed);
         let transcript = RoundTranscript::new(&seed, &self.commitments);
         let Self { secrets, bundle, commitments, .. } = self;
         Ok(Placed { secrets, bundle, commitments, members, graph, transcript })
@@ -185,9 +190,10 @@ impl Revealed {
 }
 
 impl Revealed {
-    /// Returns the number of members whose nonces determine the graph.
-    pub(super) fn drawers(&self, me: &LocalDevice) -> usize {
-        me.params.graph.drawers(me.params.cohort, &self.commitments).len()
+    /// Returns the number of nonces that an honest server sends.
+    pub(super) fn nonces(&self, me: &LocalDevice) -> usize {
+        let (rule, cohort) = (me.params.graph, me.params.cohort);
+        rule.drawers(cohort, &self.commitments).len().max(rule.list_quorum(cohort))
     }
 }
 
@@ -222,7 +228,8 @@ impl Placed {
             if !neighbours.contains(id) {
                 return Err(Abort::UnknownDevice(id));
             }
-            if self.commitments.get(&id) != Some(&bundle.nonce_commitment()) {
+            let listed = self.commitments.get(&id) == Some(&bundle.nonce_commitment());
+            if !listed && me.policy.defences.has(Defence::BundleOnList) {
                 return Err(Abort::BadCommitment(id));
             }
         }
@@ -232,14 +239,21 @@ impl Placed {
     }
 }
 
-/// Checks the members of the round: on the roster, enough, not too many, including this device.
+/// Checks the members of the round: on the roster, enough of the announced cohort, not too many,
+/// including this device.
 fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     let (have, cohort) = (members.len(), me.params.cohort as usize);
     if have > cohort {
         return Err(Abort::TooMany { have, cohort });
     }
-    if have < me.policy.min_members {
-        return Err(Abort::TooFew { have, need: me.policy.min_members });
+    let of_cohort = match me.policy.defences.has(Defence::MembersOfCohort) {
+        true => me.params.graph.min_members(me.params.cohort),
+        false => 0,
+    };
+    let of_owner = if me.policy.defences.has(Defence::MinMembers) { me.policy.min_members } else { 0 };
+    let need = of_owner.max(of_cohort);
+    if have < need {
+        return Err(Abort::TooFew { have, need });
     }
     if let Some(stranger) = members.iter().find(|&id| !me.roster.contains(id)) {
         return Err(Abort::UnknownDevice(stranger));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::abort::Abort;
 use super::participant::LocalDevice;
+use crate::defences::Defence;
 use crate::graph::Graph;
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, KeyBundle};
@@ -60,19 +61,23 @@ impl Member {
         set: &DeviceSet,
         allowed: &DeviceSet,
     ) -> Result<(), Abort> {
-        if let Some(id) = set.first_outside(allowed) {
+        let defences = me.policy.defences;
+        if let Some(id) = set.first_outside(allowed)
+            && (defences.has(Defence::NoReturn) || !self.members.contains(id))
+        {
             let known = self.members.contains(id);
             return Err(if known { Abort::Returned(id) } else { Abort::UnknownDevice(id) });
         }
         if !set.contains(me.id()) {
             return Err(Abort::LeftOut);
         }
-        let (have, need) = (set.len(), me.policy.min_members.max(self.least));
+        let of_owner = if defences.has(Defence::MinMembers) { me.policy.min_members } else { 0 };
+        let (have, need) = (set.len(), of_owner.max(self.least));
         if have < need {
             return Err(Abort::TooFew { have, need });
         }
         let have = self.circle().filter(|&id| set.contains(id)).count();
-        if have < self.threshold {
+        if have < self.threshold && defences.has(Defence::CircleThreshold) {
             return Err(Abort::TooFew { have, need: self.threshold });
         }
         Ok(())

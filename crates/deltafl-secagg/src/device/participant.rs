@@ -8,8 +8,10 @@ use thiserror::Error;
 
 use super::DeviceRound;
 use super::abort::Abort;
+use super::seen_rounds::SeenRound;
+use crate::defences::{Defence, Defences};
 use crate::draw::LeftOut;
-use crate::graph::{CollusionBound, GraphRule, Permille, active_threshold};
+use crate::graph::{CollusionBound, Graph, GraphRule, Permille, active_threshold};
 use crate::identity::{DeviceId, KeyRoster, Signed, SigningIdentity};
 use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
@@ -57,7 +59,15 @@ pub struct DevicePolicy {
     /// The largest share of drawn devices that may be left out of a round. `None` accepts cohorts
     /// without a draw.
     pub max_left_out: Option<Permille>,
+    /// The defences that are on. All, except in tests of attacks.
+    pub defences: Defences,
 }
+
+/// The rounds that a device tolerates to miss under one roster, however small the fleet is.
+const FEW_SKIPPED: u64 = 4096;
+/// The rounds that it tolerates to miss in addition, in units of the mean distance between two of
+/// its draws. The probability that an honest draw takes longer is e⁻¹⁶.
+const SKIPPED_PER_DRAW: u64 = 16;
 
 /// An error from [`Participant::join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -76,6 +86,15 @@ pub enum RefusedRound {
         round: u64,
         /// The last round that the device joined.
         last: u64,
+    },
+    /// The server skipped more rounds than a device tolerates under one roster. With drawn cohorts
+    /// it could otherwise choose the draw.
+    #[error("{skipped} rounds were skipped since the last one, more than {most}")]
+    Skipped {
+        /// The skipped rounds.
+        skipped: u64,
+        /// The largest allowed number.
+        most: u64,
     },
     /// The cohort is smaller than the policy allows.
     #[error("the cohort of {cohort} devices is smaller than {min_members}")]
@@ -104,6 +123,9 @@ pub struct Participant {
     session: [u8; 16],
     policy: DevicePolicy,
     last_round: Option<u64>,
+    /// Whether the last round belongs to this roster, so that the number of skipped rounds is
+    /// limited.
+    same_roster: bool,
 }
 
 impl Participant {
@@ -114,13 +136,15 @@ impl Participant {
         session: [u8; 16],
         policy: DevicePolicy,
     ) -> Self {
-        Self { identity, roster, session, policy, last_round: None }
+        Self { identity, roster, session, policy, last_round: None, same_roster: false }
     }
 
-    /// Returns the same participant after a restart. `last_round` is the last round that it joined.
+    /// Returns the same participant after a restart. `last` is the last round that it joined under
+    /// the authority, in any session. `roster` is the version of the roster of this participant.
     #[must_use]
-    pub fn resumed(self, last_round: Option<u64>) -> Self {
-        Self { last_round, ..self }
+    pub fn resumed(self, last: Option<SeenRound>, roster: u64) -> Self {
+        let same_roster = last.is_some_and(|last| last.roster == roster);
+        Self { last_round: last.map(|last| last.round), same_roster, ..self }
     }
 
     /// Returns the last round joined. Store it before the first message of the round is sent.
@@ -140,7 +164,7 @@ impl Participant {
         rng: &mut impl CryptoRng,
     ) -> Result<DeviceRound, RefusedRound> {
         self.check(params)?;
-        self.last_round = Some(params.id.round);
+        (self.last_round, self.same_roster) = (Some(params.id.round), true);
         let me = LocalDevice {
             identity: Arc::clone(&self.identity),
             roster: Arc::clone(&self.roster),
@@ -156,11 +180,19 @@ impl Participant {
         if params.id.session != self.session {
             return Err(RefusedRound::Session);
         }
-        if let Some(last) = self.last_round.filter(|&last| params.id.round <= last) {
+        let stale = self.last_round.filter(|&last| params.id.round <= last);
+        if let Some(last) = stale.filter(|_| self.policy.defences.has(Defence::JoinedOnce)) {
             return Err(RefusedRound::Stale { round: params.id.round, last });
         }
+        if let Some(last) = self.last_round.filter(|_| self.same_roster) {
+            let skipped = params.id.round.saturating_sub(last).saturating_sub(1);
+            let most = self.most_skipped(params.cohort);
+            if skipped > most && self.policy.defences.has(Defence::BoundedSkips) {
+                return Err(RefusedRound::Skipped { skipped, most });
+            }
+        }
         let min_members = self.policy.min_members;
-        if (params.cohort as usize) < min_members {
+        if (params.cohort as usize) < min_members && self.policy.defences.has(Defence::MinMembers) {
             return Err(RefusedRound::TooSmall { cohort: params.cohort, min_members });
         }
         if !self.roster.contains(self.identity.id()) {
@@ -169,10 +201,17 @@ impl Participant {
         if !self.is_drawn(params) {
             return Err(RefusedRound::NotDrawn);
         }
-        if !self.policy.adversary.allows(params.graph, params.cohort) {
+        let is_checked = self.policy.defences.has(Defence::AdversaryModel);
+        if is_checked && !self.policy.adversary.allows(params.graph, params.cohort) {
             return Err(RefusedRound::Unsafe);
         }
         Ok(())
+    }
+
+    /// Returns the largest number of rounds that may pass between two rounds of this device under
+    /// one roster. A device of a large fleet is rarely drawn, so that it grows with the roster.
+    fn most_skipped(&self, cohort: u32) -> u64 {
+        FEW_SKIPPED + SKIPPED_PER_DRAW * (self.roster.len() as u64).div_ceil(u64::from(cohort.max(1)))
     }
 
     /// Returns true if the round opens the draw of its number, or if the policy requires no draw.
@@ -233,6 +272,11 @@ impl LocalDevice {
         Some(draws.left_out(self.params.id.round, opening, self.roster.ids(), members))
     }
 
+    /// Returns the graph over these members.
+    pub(super) fn graph(&self, members: &DeviceSet, seed: &Sha256Digest) -> Graph {
+        Graph::for_params(&self.params, members, seed, self.policy.defences)
+    }
+
     /// Checks that all signatures are valid.
     pub(super) fn check_signatures<'s>(
         &self,
@@ -270,6 +314,7 @@ mod tests {
             max_len: 100,
             patience: Duration::from_secs(1),
             max_left_out: None,
+            defences: Defences::default(),
         };
         Participant::new(Arc::new(identity), Arc::new(roster), [7; 16], policy)
     }
@@ -302,7 +347,8 @@ mod tests {
         let mut older = params.clone();
         older.id.round = 2;
         assert_eq!(join(&mut participant, &older), Err(RefusedRound::Stale { round: 2, last: 3 }));
-        let mut restarted = self::participant(ACTIVE()).resumed(participant.last_round());
+        let mut restarted = self::participant(ACTIVE())
+            .resumed(participant.last_round().map(|round| SeenRound { round, roster: 1 }), 1);
         assert!(matches!(join(&mut restarted, &params), Err(RefusedRound::Stale { .. })));
     }
 
@@ -337,6 +383,26 @@ mod tests {
         ] {
             assert_eq!(join(&mut participant(adversary), &params(graph)).is_ok(), allowed, "{graph:?}");
         }
+    }
+
+    #[test]
+    fn skipped_rounds_are_limited_under_one_roster_and_a_newer_roster_resets_the_limit() {
+        let params = |round| {
+            let mut params = params(GraphRule::Full { threshold: 7 });
+            params.id.round = round;
+            params
+        };
+        let seen = Some(SeenRound { round: 10, roster: 1 });
+        let most = FEW_SKIPPED + SKIPPED_PER_DRAW;
+        let far = 10 + most + 2;
+        let mut device = participant(ACTIVE()).resumed(seen, 1);
+        let skipped = Err(RefusedRound::Skipped { skipped: most + 1, most });
+        assert_eq!(join(&mut device, &params(far)), skipped);
+        assert_eq!(join(&mut device, &params(far - 1)), Ok(()));
+        assert!(join(&mut device, &params(u64::MAX)).is_err(), "also after it has joined");
+        let mut device = participant(ACTIVE()).resumed(seen, 2);
+        assert_eq!(join(&mut device, &params(9)), Err(RefusedRound::Stale { round: 9, last: 10 }));
+        assert_eq!(join(&mut device, &params(far)), Ok(()));
     }
 
     #[test]

@@ -1,30 +1,38 @@
-//! The data that a device must store across restarts: the last round that it joined in each
-//! session.
+//! The data that a device must store across restarts: the last round that it joined under each
+//! authority.
 //!
-//! Keys and masks are new in every round of every session, so joining a round twice would not
-//! repeat a mask. But the device would contribute twice, among different devices, and the
-//! difference of the two sums could reveal its vector. Therefore an application with a
+//! Keys and masks are new in every round, so joining a round twice would not repeat a mask. But the
+//! device would contribute twice, among different devices, and the difference of the two sums could
+//! reveal its vector. With drawn cohorts, the server could also repeat a draw that suits it. The
+//! session is therefore not part of the key: the server names sessions. An application with a
 //! [`Participant`](super::Participant) must:
 //!
 //! 1. read `SeenRounds` at start-up and pass [`SeenRounds::last`] to
 //!    [`Participant::resumed`](super::Participant::resumed),
 //! 2. write and sync it after [`Participant::join`](super::Participant::join) and **before** it
-//!    sends
-//!    the first message of the round,
+//!    sends the first message of the round,
 //! 3. join no round if the record cannot be read. A lost record is not an empty one.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use crate::params::RoundId;
+const MAGIC: &[u8; 8] = b"dfl-sen2";
+const ENTRY: usize = 32 + 8 + 8;
 
-const MAGIC: &[u8; 8] = b"dfl-seen";
-const ENTRY: usize = 16 + 8;
+/// The last round that a device joined under an authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenRound {
+    /// The number of the round.
+    pub round: u64,
+    /// The version of the roster of that round.
+    pub roster: u64,
+}
 
-/// The last round that a device joined in each session.
+/// The last round that a device joined under each authority. The owner of a device chooses the
+/// authorities, so that a server cannot make the record longer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SeenRounds(BTreeMap<[u8; 16], u64>);
+pub struct SeenRounds(BTreeMap<[u8; 32], SeenRound>);
 
 /// The bytes are not a valid record of joined rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -32,28 +40,30 @@ pub struct SeenRounds(BTreeMap<[u8; 16], u64>);
 pub struct SeenRoundsError;
 
 impl SeenRounds {
-    /// Returns the last round joined in a session.
-    pub fn last(&self, session: &[u8; 16]) -> Option<u64> {
-        self.0.get(session).copied()
+    /// Returns the last round joined under an authority, named by its verifying key.
+    pub fn last(&self, authority: &[u8; 32]) -> Option<SeenRound> {
+        self.0.get(authority).copied()
     }
 
     /// Records that a round was joined. Returns `false` and changes nothing if it is not newer than
     /// the last.
-    pub fn note(&mut self, round: RoundId) -> bool {
-        let new = self.last(&round.session).is_none_or(|last| round.round > last);
+    pub fn note(&mut self, authority: [u8; 32], seen: SeenRound) -> bool {
+        let new = self.last(&authority).is_none_or(|last| seen.round > last.round);
         if new {
-            self.0.insert(round.session, round.round);
+            self.0.insert(authority, seen);
         }
         new
     }
 
-    /// Returns the bytes to store: a count and, for each session in order, its id and round.
+    /// Returns the bytes to store: a count and, for each authority in order, its key, the round and
+    /// the version of the roster.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(self.0.len() as u64).to_le_bytes());
-        for (session, round) in &self.0 {
-            bytes.extend_from_slice(session);
-            bytes.extend_from_slice(&round.to_le_bytes());
+        for (authority, seen) in &self.0 {
+            bytes.extend_from_slice(authority);
+            bytes.extend_from_slice(&seen.round.to_le_bytes());
+            bytes.extend_from_slice(&seen.roster.to_le_bytes());
         }
         bytes
     }
@@ -62,7 +72,8 @@ impl SeenRounds {
     ///
     /// # Errors
     ///
-    /// Returns an error if the bytes are truncated, have a wrong count, or contain a session twice.
+    /// Returns an error if the bytes are truncated, have a wrong count, or contain an authority
+    /// twice.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SeenRoundsError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(SeenRoundsError)?;
         let (count, entries) = rest.split_first_chunk::<8>().ok_or(SeenRoundsError)?;
@@ -71,11 +82,13 @@ impl SeenRounds {
             return Err(SeenRoundsError);
         }
         let entry = |entry: &[u8; ENTRY]| {
-            let (session, round) = entry.split_first_chunk::<16>()?;
-            Some((*session, u64::from_le_bytes(round.try_into().ok()?)))
+            let (authority, rest) = entry.split_first_chunk::<32>()?;
+            let (round, roster) = rest.split_first_chunk::<8>()?;
+            let roster = u64::from_le_bytes(roster.try_into().ok()?);
+            Some((*authority, SeenRound { round: u64::from_le_bytes(*round), roster }))
         };
-        let seen: Option<BTreeMap<[u8; 16], u64>> = entries.iter().map(entry).collect();
-        // A repeated session would lose one of its rounds.
+        let seen: Option<BTreeMap<[u8; 32], SeenRound>> = entries.iter().map(entry).collect();
+        // A repeated authority would lose one of its rounds.
         seen.filter(|seen| seen.len() == entries.len()).map(Self).ok_or(SeenRoundsError)
     }
 }
@@ -84,34 +97,35 @@ impl SeenRounds {
 mod tests {
     use super::*;
 
-    fn round(session: u8, round: u64) -> RoundId {
-        RoundId { session: [session; 16], round }
+    fn seen(round: u64) -> SeenRound {
+        SeenRound { round, roster: 3 }
     }
 
     #[test]
-    fn old_and_repeated_rounds_are_rejected_per_session() {
-        let mut seen = SeenRounds::default();
-        assert!(seen.note(round(1, 5)));
-        assert!(!seen.note(round(1, 5)) && !seen.note(round(1, 4)));
-        assert!(seen.note(round(2, 0)));
-        assert_eq!((seen.last(&[1; 16]), seen.last(&[2; 16]), seen.last(&[3; 16])), (Some(5), Some(0), None));
+    fn old_and_repeated_rounds_are_rejected_per_authority() {
+        let mut rounds = SeenRounds::default();
+        assert!(rounds.note([1; 32], seen(5)));
+        assert!(!rounds.note([1; 32], seen(5)) && !rounds.note([1; 32], seen(4)));
+        assert!(!rounds.note([1; 32], SeenRound { round: 4, roster: 9 }), "a newer roster changes nothing");
+        assert!(rounds.note([2; 32], seen(0)));
+        assert_eq!([1, 2, 3].map(|key| rounds.last(&[key; 32])), [Some(seen(5)), Some(seen(0)), None]);
     }
 
     #[test]
     fn stored_rounds_are_restored_and_damaged_records_rejected() {
-        let mut seen = SeenRounds::default();
-        assert_eq!(SeenRounds::from_bytes(&seen.to_bytes()), Ok(seen.clone()));
-        seen.note(round(1, 5));
-        seen.note(round(2, 7));
-        let bytes = seen.to_bytes();
-        assert_eq!(SeenRounds::from_bytes(&bytes), Ok(seen));
+        let mut rounds = SeenRounds::default();
+        assert_eq!(SeenRounds::from_bytes(&rounds.to_bytes()), Ok(rounds.clone()));
+        rounds.note([1; 32], seen(5));
+        rounds.note([2; 32], seen(7));
+        let bytes = rounds.to_bytes();
+        assert_eq!(SeenRounds::from_bytes(&bytes), Ok(rounds));
         for len in 0..bytes.len() {
             assert_eq!(SeenRounds::from_bytes(&bytes[..len]), Err(SeenRoundsError), "{len}");
         }
-        let twice = [&bytes[..], &bytes[16..40]].concat();
+        let twice = [&bytes[..], &bytes[16..16 + ENTRY]].concat();
         assert_eq!(SeenRounds::from_bytes(&twice), Err(SeenRoundsError));
         let mut counted = twice;
         counted[8] = 3;
-        assert_eq!(SeenRounds::from_bytes(&counted), Err(SeenRoundsError), "the same session twice");
+        assert_eq!(SeenRounds::from_bytes(&counted), Err(SeenRoundsError), "the same authority twice");
     }
 }

@@ -7,16 +7,17 @@
 //!
 //! **An actively malicious server** ([`against_active`]) chooses the drop-outs after it has seen
 //! the graph, and may show different survivors to each device. Let x be the number of colluding
-//! devices in the circle of a victim u.
+//! devices in the circle of a victim u. The server can see up to G graphs before it uses one of them
+//! ([`GraphRule::graphs`](super::GraphRule::graphs)). The union bound covers all of them.
 //!
 //! ```text
 //! A1  split view: the server obtains both secrets of a device. In its circle, k+1−x
 //!     honest devices give one share each and x colluding ones two. This requires 2t ≤ k+1+x.
-//!         P ≤ n · P[Hypergeometric(n−1, c, k) ≥ 2t − (k+1)]                   ≤ 2^−41
+//!         P ≤ G · n · P[Hypergeometric(n−1, c, k) ≥ 2t − (k+1)]               ≤ 2^−41
 //! A2  partition: the server obtains the sum of a part of the devices. Only devices of the
 //!     same part help to open it. At the border of a part, a device has k/2 neighbours of its part
 //!     on one side and only x' colluding ones on the other. This requires t ≤ k/2 + 1 + x'.
-//!         P ≤ n · P[Hypergeometric(n−1, c, k/2) ≥ t − k/2 − 1]                ≤ 2^−41
+//!         P ≤ G · n · P[Hypergeometric(n−1, c, k/2) ≥ t − k/2 − 1]            ≤ 2^−41
 //! A3  loss: a device has fewer than t neighbours left after honest drop-outs
 //!         P ≤ n · P[Hypergeometric(n−1, d, k) ≥ k−t+1]                        ≤ 2^−20
 //! ```
@@ -54,13 +55,13 @@ const CORRECTNESS_BITS: i32 = 20;
 const MAX_DEGREE: usize = 512;
 
 /// Returns the smallest even k, with its smallest t, that bounds A1, A2 and A3 for n devices of
-/// which `colluding` collude and `dropping` drop out. Returns `None` if only the full graph is
-/// safe.
-pub fn against_active(n: usize, colluding: usize, dropping: usize) -> Option<(usize, usize)> {
+/// which `colluding` collude and `dropping` drop out, if the server chooses among `graphs` graphs.
+/// Returns `None` if only the full graph is safe.
+pub fn against_active(n: usize, colluding: usize, dropping: usize, graphs: usize) -> Option<(usize, usize)> {
     // Two circles that overlap on one side of the ring must not overlap on the other.
     degrees(n)
         .take_while(|k| k + k / 2 < n)
-        .find_map(|k| active_threshold(n, colluding, dropping, k).map(|t| (k, t)))
+        .find_map(|k| active_threshold(n, colluding, dropping, graphs, k).map(|t| (k, t)))
 }
 
 /// Returns the smallest even k, with its smallest t, that bounds C1, C2 and C3 for n devices of
@@ -77,9 +78,9 @@ fn degrees(n: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the smallest t that bounds A1 and A2, if it also bounds A3.
-fn active_threshold(n: usize, colluding: usize, dropping: usize, k: usize) -> Option<usize> {
+fn active_threshold(n: usize, colluding: usize, dropping: usize, graphs: usize, k: usize) -> Option<usize> {
     let (circle, side) = (tails(n - 1, colluding, k), tails(n - 1, colluding, k / 2));
-    let union = n as f64;
+    let union = n as f64 * graphs as f64;
     let holds = |t: usize| {
         let (split, part) = (2 * t - (k + 1), t - k / 2 - 1);
         union * circle[split.min(k + 1)] <= bound(PRIVACY_BITS)
@@ -183,8 +184,8 @@ mod tests {
     #[test]
     fn no_sparse_graph_is_safe_if_half_collude() {
         assert_eq!(at(100, 2), None);
-        assert_eq!(against_active(100, 50, 50), None);
+        assert_eq!(against_active(100, 50, 50, 1), None);
         assert_eq!(against_curious(2, 0, 0), None);
-        assert_eq!(against_active(2, 0, 0), None);
+        assert_eq!(against_active(2, 0, 0, 1), None);
     }
 }

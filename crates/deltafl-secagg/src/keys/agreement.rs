@@ -25,6 +25,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::small_order::is_small_order;
 use super::{PairSecret, ShareBox, expand};
+use crate::defences::{Defence, is_on};
 use crate::identity::DeviceId;
 use crate::transcript::{Hasher, Sha256Digest};
 
@@ -142,14 +143,18 @@ impl AgreementKeys {
         let low_first = pair.own.id < pair.peer.id;
         let (own, peer) = ((pair.own, &half.sent, &half.ciphertext), (pair.peer, &*received_key, ciphertext));
         let (low, high) = if low_first { (own, peer) } else { (peer, own) };
+        let sent = |ciphertext: &'_ [u8; CIPHERTEXT_LEN]| match is_on(Defence::PairCiphertexts) {
+            true => ciphertext.to_vec(),
+            false => Vec::new(),
+        };
         let context = Hasher::new("pair")
             .digest(pair.params)
             .device(low.0.id)
             .digest(&low.0.keys)
-            .part(low.2)
+            .part(&sent(low.2))
             .device(high.0.id)
             .digest(&high.0.keys)
-            .part(high.2)
+            .part(&sent(high.2))
             .finish();
         let secret = PairSecret(expand(&[low.1, high.1, &half.dh], &[b"pair", &context]));
         CompletedAgreement { share_box, secret }
@@ -181,7 +186,7 @@ fn share_box(
         .digest(&from.keys)
         .device(to.id)
         .digest(&to.keys)
-        .part(ciphertext)
+        .part(if is_on(Defence::BoxCiphertext) { ciphertext } else { &[] })
         .finish();
     let key = Zeroizing::new(expand(&[encapsulated, dh], &[b"share", &context]));
     ShareBox::new(&key, context)
@@ -284,6 +289,24 @@ mod tests {
         let theirs = AgreementKeys { dh: b.keys.dh.clone(), kem: stranger.kem };
         let whole = theirs.finish(&pair(&PARAMS, &b, &a), &b.half, a.half.ciphertext());
         assert_ne!(whole.secret.0, honest);
+    }
+
+    /// The security does not rest on the binding of ML-KEM: two ciphertexts that decapsulate to one key still give two keys.
+    #[test]
+    fn equal_secrets_under_different_ciphertexts_give_different_boxes_and_pair_secrets() {
+        let (a, b) = ends();
+        let sealed = |ciphertext: u8| {
+            let mut half = a.half.clone();
+            half.ciphertext = [ciphertext; CIPHERTEXT_LEN];
+            half.share_box(&pair(&PARAMS, &a, &b)).seal(b"shares")
+        };
+        assert_ne!(sealed(1), sealed(2), "the key of a box");
+        let secret = |ciphertext: u8| {
+            let mut half = b.half.clone();
+            half.ciphertext = [ciphertext; CIPHERTEXT_LEN];
+            b.keys.finish(&pair(&PARAMS, &b, &a), &half, a.half.ciphertext()).secret.0
+        };
+        assert_ne!(secret(1), secret(2), "the secret of a pair");
     }
 
     #[test]

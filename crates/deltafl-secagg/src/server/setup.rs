@@ -59,7 +59,7 @@ impl Advertising {
             let messages = vec![(members, ServerBody::Commitments(revealing.commitments.clone()))];
             return Ok(PhaseTransition { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
         }
-        let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &[0; 32]);
+        let graph = round.graph(&members, &[0; 32]);
         round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
         let transcript = RoundTranscript::new(&round.header, &self.keys);
@@ -117,11 +117,19 @@ impl Revealing {
         } else if let Some(device) = drawers.iter().find(|id| !self.reveals.contains_key(id)) {
             return Err(RoundFailure::Withheld { device });
         }
-        self.reveals.retain(|&id, _| drawers.contains(id));
+        let quorum = rule.list_quorum(round.params.cohort);
+        round.enough(PhaseName::Reveal, self.reveals.len(), quorum)?;
+        // Devices need the nonces of the drawers, and signatures of a quorum on the list.
+        let mut others = quorum.saturating_sub(drawers.len());
+        self.reveals.retain(|&id, _| {
+            let kept = drawers.contains(id) || others > 0;
+            others -= usize::from(kept && !drawers.contains(id));
+            kept
+        });
         let members: DeviceSet = self.keys.keys().copied().collect();
         round.enough(PhaseName::Reveal, members.len(), round.least())?;
-        let seed = graph::seed(&self.list, &self.reveals);
-        let graph = Graph::new(rule, round.params.cohort, members.as_slice(), &seed);
+        let seed = graph::seed(&self.list, &drawers, &self.reveals);
+        let graph = round.graph(&members, &seed);
         round.enough(PhaseName::Reveal, members.len(), graph.threshold())?;
         let keys_for = |id: DeviceId| {
             let neighbours = graph.neighbours(id).into_iter();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{Abort, AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
@@ -38,6 +39,7 @@ pub(crate) fn policy() -> DevicePolicy {
         max_len: 1000,
         patience: Duration::from_secs(60),
         max_left_out: None,
+        defences: Defences::default(),
     }
 }
 

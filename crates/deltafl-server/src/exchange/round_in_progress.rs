@@ -37,6 +37,11 @@ impl RoundJournal {
         runtime.block_on(self.store.slots(self.fence.federation(), seed, round))
     }
 
+    /// Reserves numbers of key set-ups. Returns the last number before them.
+    pub(super) fn reserve_setups(&self, runtime: &LoopRuntime, count: u64) -> Result<u64, StoreError> {
+        runtime.block_on(self.store.reserve_setups(&self.fence, count))
+    }
+
     pub(super) fn asked(
         &self,
         runtime: &LoopRuntime,

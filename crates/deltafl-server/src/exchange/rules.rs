@@ -54,4 +54,27 @@ impl Rules {
             max_step: None,
         }
     }
+
+    /// Returns δ of a round with this many invited devices. Devices require that 1 − δ of the
+    /// invited devices are members. An invitation that closes early therefore counts the devices
+    /// that it does not wait for as drop-outs.
+    pub(crate) fn dropping_of(&self, invited: u32) -> Permille {
+        let awaited = (self.cohort as f64 / f64::from(invited.max(1))).min(1.0);
+        let staying = awaited * (1.0 - f64::from(self.dropping.get()) / 1000.0);
+        let dropping = (1000.0 * (1.0 - staying)).ceil().clamp(f64::from(self.dropping.get()), 500.0);
+        Permille::new(dropping as u16).unwrap_or(self.dropping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invitation_that_closes_early_leaves_its_other_devices_out() {
+        let rules = Rules::new(100, 1000);
+        for (invited, delta) in [(100, 200), (80, 200), (125, 360), (150, 467), (300, 500)] {
+            assert_eq!(rules.dropping_of(invited).get(), delta, "{invited}");
+        }
+    }
 }

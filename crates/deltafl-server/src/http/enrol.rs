@@ -9,7 +9,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
-use deltafl_wire::identity::{DeviceRequest, Fingerprint, Token, from_bytes_hex, to_pem};
+use deltafl_wire::identity::{DeviceRequest, Fingerprint, Token, from_bytes_hex, from_hex, to_pem};
 
 use super::{HttpError, HttpState};
 
@@ -34,8 +34,13 @@ pub(super) async fn enrol(
     let Json(request) = request.map_err(|_| HttpError::Bad("invalid enrolment request"))?;
     let token: Token = request.token.parse().map_err(|_| HttpError::Bad("invalid token"))?;
     let tls_key = from_bytes_hex(&request.tls_key).ok_or(HttpError::Bad("invalid TLS key"))?;
-    if KeyRoster::new().add(DeviceId(0), &request.signing_key).is_err() {
+    let mut key = KeyRoster::new();
+    if key.add(DeviceId(0), &request.signing_key).is_err() {
         return Err(HttpError::Bad("invalid Ed25519 key"));
+    }
+    let proof: [u8; 64] = from_hex(&request.proof).ok_or(HttpError::Bad("invalid proof"))?;
+    if !key.verifies(DeviceId(0), &request.message(), &proof) {
+        return Err(HttpError::Bad("the request is not signed with its Ed25519 key"));
     }
     let asked = DeviceRequest { name: request.name, tls_key, signing_key: request.signing_key };
     let mut certified = enrolment

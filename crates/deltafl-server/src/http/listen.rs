@@ -23,8 +23,9 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use super::rate::RateLimiter;
-use super::{Client, HttpError, HttpState, LONGEST_BODY, router};
+use super::{Client, ClientAddress, HttpError, HttpState, LONGEST_BODY, router};
 use crate::authority::Peer;
+use crate::quota::AddressQuota;
 use crate::refusal::Refusal;
 
 /// Limits on the resources that clients can use.
@@ -32,6 +33,8 @@ use crate::refusal::Refusal;
 pub struct HttpLimits {
     /// The maximum number of connections.
     pub connections: usize,
+    /// The maximum number of connections of one address, or of one /64 of IPv6.
+    pub per_address: usize,
     /// The time limit for a TLS handshake and for the head of a request.
     pub patience: Duration,
     /// The sustained number of requests per second from one address.
@@ -42,7 +45,13 @@ pub struct HttpLimits {
 
 impl Default for HttpLimits {
     fn default() -> Self {
-        Self { connections: 1024, patience: Duration::from_secs(10), per_second: 20.0, burst: 100.0 }
+        Self {
+            connections: 1024,
+            per_address: 256,
+            patience: Duration::from_secs(10),
+            per_second: 20.0,
+            burst: 100.0,
+        }
     }
 }
 
@@ -84,6 +93,7 @@ pub async fn serve(
         closing,
     });
     let room = Arc::new(Semaphore::new(limits.connections));
+    let quota = AddressQuota::new(limits.per_address);
     // Dropping it closes the remaining connections.
     let mut serving = JoinSet::new();
     tokio::pin!(shutdown);
@@ -103,10 +113,11 @@ pub async fn serve(
             }
         };
         // Connections beyond the limit are closed immediately and do not wait.
+        let Some(counted) = quota.take(address.ip()) else { continue };
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let connections = Arc::clone(&connections);
         serving.spawn(async move {
-            let _permit = permit;
+            let _counted = (permit, counted);
             if let Err(error) = accept(&connections, stream, address).await {
                 tracing::debug!(%error, "a connection ended");
             }
@@ -176,6 +187,7 @@ async fn answer(
     };
     let mut request = Request::from_parts(head, Body::from(body));
     request.extensions_mut().insert(client);
+    request.extensions_mut().insert(ClientAddress(address.ip()));
     match connections.router.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

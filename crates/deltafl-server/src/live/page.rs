@@ -1,25 +1,28 @@
 //! The page and the JSON that it displays.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::held_out::PublicRound;
 use super::{About, Now, RoundView};
-use crate::http::{Access, HttpError, HttpState};
+use crate::http::{Access, ClientAddress, HttpError, HttpState};
+use crate::quota::AddressQuota;
 
 /// The maximum number of concurrent event streams.
 const LISTENERS: usize = 200;
+/// The maximum number of concurrent event streams of one address, or of one /64 of IPv6.
+const LISTENERS_PER_ADDRESS: usize = 50;
 /// The maximum number of rounds in one response.
 const MOST_ROUNDS: u32 = 1000;
 
@@ -92,14 +95,17 @@ async fn first_seed(state: &HttpState) -> Result<u64, HttpError> {
 pub(crate) async fn events(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
+    Extension(ClientAddress(address)): Extension<ClientAddress>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpError> {
     static LISTENING: AtomicUsize = AtomicUsize::new(0);
+    static QUOTA: LazyLock<Arc<AddressQuota>> = LazyLock::new(|| AddressQuota::new(LISTENERS_PER_ADDRESS));
     known(&state, &federation)?;
+    let counted = QUOTA.take(address).ok_or(HttpError::TooMany)?;
     if LISTENING.fetch_add(1, Ordering::Relaxed) >= LISTENERS {
         LISTENING.fetch_sub(1, Ordering::Relaxed);
         return Err(HttpError::TooMany);
     }
-    let leaving = Leaving(&LISTENING);
+    let leaving = (Leaving(&LISTENING), counted);
     let live = state.live.clone();
     let mut told = live.now().committed;
     let changes = WatchStream::new(live.watch()).map(move |now| {

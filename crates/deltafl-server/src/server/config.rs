@@ -25,6 +25,8 @@ pub struct ServerConfig {
     /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless it is kept elsewhere.
     /// Without certificates the server listens on a loopback address only, for demonstrations.
     pub certs: Option<PathBuf>,
+    /// Whether the authority's keys may be in the folder of the certificates.
+    pub authority_here: bool,
     /// The database, `sqlite:PATH` or `postgres://…`; SQLite in the run folder if `None`.
     pub database: Option<String>,
     /// The store of the params of every round, a folder or `s3://BUCKET/PREFIX`; in the run folder if `None`.
@@ -87,6 +89,7 @@ impl Default for ServerConfig {
             out: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 7700)),
             certs: None,
+            authority_here: false,
             database: None,
             blobs: None,
             http: None,

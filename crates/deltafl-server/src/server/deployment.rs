@@ -51,7 +51,7 @@ impl Deployment {
         let Server { config, experiment, environment, .. } = owner;
         let (contract, environment) = (owner.model.contract.as_ref(), environment.clone());
         let Certificates { federation, server, authority } = match &config.certs {
-            Some(folder) => Certificates::read(folder, events)?,
+            Some(folder) => Certificates::read(folder, config.authority_here, events)?,
             None => {
                 Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
@@ -193,12 +193,15 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn read(folder: &Path, events: &ServerEvents) -> Result<Self, ServerError> {
+    fn read(folder: &Path, authority_here: bool, events: &ServerEvents) -> Result<Self, ServerError> {
         let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
         let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let ca = folder.join("ca");
         // The authority may be kept elsewhere.
         let kept_elsewhere = !ca.join("ca.key").exists() && !ca.join("roster.key").exists();
+        if !kept_elsewhere && !authority_here {
+            return Err(ServerError::AuthorityHere { folder: ca });
+        }
         let authority = match kept_elsewhere {
             true => None,
             false => Some(Arc::new(Authority::open(&ca).map_err(ServerError::Certificates)?)),

@@ -3,6 +3,7 @@
 use deltafl::training::InvalidPlan;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use deltafl::training::TrainingError;
 use deltafl_data::run_folder::RunFolderError;
@@ -51,6 +52,12 @@ pub enum ServerError {
     /// The certificates cannot be read.
     #[error("the certificates cannot be used")]
     Certificates(#[source] IdentityError),
+    /// The folder of the certificates contains the keys of the authority.
+    #[error("{} contains the authority's keys: whoever controls this machine could make devices", folder.display())]
+    AuthorityHere {
+        /// The folder of the authority.
+        folder: PathBuf,
+    },
     /// The TLS configuration is invalid.
     #[error(transparent)]
     Tls(#[from] IdentityError),
@@ -114,6 +121,7 @@ impl ServerError {
             | Self::InsecureHttp { .. }
             | Self::Http { .. }
             | Self::Certificates(_)
+            | Self::AuthorityHere { .. }
             | Self::NoFederation
             | Self::TooFewRuns { .. }
             | Self::Start(_) => true,
@@ -143,6 +151,11 @@ impl ServerError {
                 Some(format!("where the authority's keys are: deltafl certs roster --runs {seeds}"))
             }
             Self::Certificates(_) => Some("create them with deltafl certs".to_owned()),
+            Self::AuthorityHere { .. } => Some(
+                "move it to another machine and sign rosters there (deltafl certs roster), or allow it with \
+                 --authority-here"
+                    .to_owned(),
+            ),
             Self::Renewal(RenewalError::Unsigned | RenewalError::Expired) => Some(SIGN.to_owned()),
             Self::Store(StoreError::Changed { differences, .. })
             | Self::Renewal(RenewalError::Store(StoreError::Changed { differences, .. })) => {

@@ -4,13 +4,14 @@
 use super::StoreError;
 use super::database::{Database, SqlDialect};
 
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/0001_first.sql"),
     include_str!("../../migrations/0002_losses.sql"),
     include_str!("../../migrations/0003_rosters.sql"),
     include_str!("../../migrations/0004_draws.sql"),
     include_str!("../../migrations/0005_slots.sql"),
     include_str!("../../migrations/0006_evaluations.sql"),
+    include_str!("../../migrations/0007_setups.sql"),
 ];
 
 /// Migrates the schema in one transaction. Servers that start at the same time wait for each other.

@@ -166,3 +166,28 @@ async fn one_device_cannot_take_all_connections() {
     // The server may not have looked at the last ones yet.
     assert!(host.refused(Refusal::Crowding) >= 950, "{}", host.refused(Refusal::Crowding));
 }
+
+/// Sockets that send nothing, all from one address. The time limit of a handshake is an hour, so that devices get in only if
+/// the silent sockets make room.
+#[tokio::test]
+async fn silent_sockets_of_one_address_keep_no_device_out() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let certified = Certified::new(&test, "home");
+    let hour = Duration::from_secs(3600);
+    let connections = ConnectionLimits { patience: hour, ..ConnectionLimits::default() };
+    let most = connections.handshakes_per_address as u64;
+    let host = certified.host(Setup { connections, ..test.setup() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..900 {
+        silent.push(TcpStream::connect(host.address()).await.unwrap());
+    }
+    for honest in certified.fleet.devices.iter().take(10) {
+        let server = ServerEndpoint::certified(&host.address().to_string(), honest).unwrap();
+        certified_hello(&server, honest.name().as_str()).await.unwrap();
+    }
+    // The server accepts in order: all silent sockets came before the devices.
+    assert!(host.refused(Refusal::Silent) >= 900 - most, "{}", host.refused(Refusal::Silent));
+    assert_eq!(host.refused(Refusal::Full), 0);
+    drop(silent);
+}

@@ -13,6 +13,7 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
+use deltafl_secagg::defences::Defences;
 use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy, Participant};
 use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
@@ -117,6 +118,7 @@ async fn enrolled(
         max_len: u32::MAX,
         patience: Duration::MAX,
         max_left_out: None,
+        defences: Defences::default(),
     };
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
     (line, Participant::new(identity, Arc::new(keys), session, policy))

@@ -58,6 +58,8 @@ struct Script {
     /// What it says of the newest params; without it, it does not know the call.
     newest: Mutex<Option<Vec<proto::Blob>>>,
     outbox: Mutex<Option<mpsc::UnboundedSender<Result<FromServer, Status>>>>,
+    /// The number that it gives to every device in place of its own.
+    number: Mutex<Option<u32>>,
     heard: mpsc::UnboundedSender<Heard>,
 }
 
@@ -71,6 +73,7 @@ impl Hostile {
             blobs: Mutex::default(),
             newest: Mutex::default(),
             outbox: Mutex::default(),
+            number: Mutex::default(),
             heard: sender,
         });
         let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -107,6 +110,44 @@ impl Hostile {
     /// Hands these bytes out under a hash, which need not be theirs.
     pub fn hand_out(&self, hash: blake3::Hash, bytes: Bytes) {
         self.script.blobs.lock().unwrap().insert(hash, bytes);
+    }
+
+    /// Gives every device this number on the roster.
+    pub fn number_as(&self, number: u32) {
+        *self.script.number.lock().unwrap() = Some(number);
+    }
+
+    /// Hands these bytes out under their hash.
+    pub fn offer(&self, bytes: Bytes) -> proto::Blob {
+        let BlobId { hash, len } = BlobId::for_bytes(&bytes);
+        self.hand_out(hash, bytes);
+        proto::Blob { hash: Bytes::copy_from_slice(hash.as_bytes()), len }
+    }
+
+    /// Sends a message to the device that is there.
+    pub fn say(&self, body: from_server::Body) {
+        let message = FromServer { body: Some(body) };
+        self.script.outbox.lock().unwrap().as_ref().unwrap().send(Ok(message)).unwrap();
+    }
+
+    /// The next message of the device.
+    pub async fn said(&mut self) -> from_device::Body {
+        loop {
+            match self.next().await {
+                Heard::Said(body) => return body,
+                Heard::Left => panic!("the device left"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Like [`Self::ready`], on the next connection.
+    pub async fn ready_again(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(ready) = self.ready().await {
+                return Some(ready);
+            }
+        }
     }
 
     pub async fn next(&mut self) -> Heard {
@@ -162,7 +203,7 @@ impl Federation for Service {
             version: 1,
             federation: "hostile".to_owned(),
             session: Bytes::from_static(&[7; 16]),
-            index: roster.index(&hello.device).unwrap(),
+            index: script.number.lock().unwrap().unwrap_or_else(|| roster.index(&hello.device).unwrap()),
             experiment: Some(script.experiment.clone()),
             roster: Some(script.wire(&shown)),
         };

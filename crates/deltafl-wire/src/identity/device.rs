@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
-use ed25519_dalek::SigningKey;
+use ed25519_dalek::{Signer as _, SigningKey};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING as P256, EcdsaKeyPair, KeyPair as _};
 use rustls::ClientConfig;
@@ -46,6 +46,11 @@ impl DeviceKeys {
     /// Returns the request for the authority. It contains only public keys.
     pub fn request(&self, name: DeviceName) -> DeviceRequest {
         DeviceRequest { name, tls_key: self.tls_public.clone(), signing_key: self.signing_public() }
+    }
+
+    /// Signs a message with the Ed25519 key, to prove that the device has it.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        SigningKey::from_bytes(&self.signing).sign(message).to_bytes()
     }
 
     fn signing_public(&self) -> [u8; 32] {
