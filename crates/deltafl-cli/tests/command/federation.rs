@@ -190,7 +190,10 @@ fn tables_with_some_of_the_categories_and_classes_train_like_one_table() {
         "{refused}"
     );
     let device = |(name, _)| {
-        workdir.start(&format!("device --insecure --reproducible --server {address} --data {name}"))
+        // A clinic has three examples.
+        workdir.start(&format!(
+            "device --insecure --reproducible --min-examples 3 --server {address} --data {name}"
+        ))
     };
     let _devices = CLINICS.map(device);
     assert!(serving.child.wait().unwrap().success());

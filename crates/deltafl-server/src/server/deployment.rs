@@ -194,14 +194,14 @@ struct Certificates {
 
 impl Certificates {
     fn read(folder: &Path, authority_here: bool, events: &ServerEvents) -> Result<Self, ServerError> {
-        let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
-        let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let ca = folder.join("ca");
         // The authority may be kept elsewhere.
         let kept_elsewhere = !ca.join("ca.key").exists() && !ca.join("roster.key").exists();
         if !kept_elsewhere && !authority_here {
             return Err(ServerError::AuthorityHere { folder: ca });
         }
+        let server = ServerIdentity::open(&folder.join("server")).map_err(ServerError::Certificates)?;
+        let federation = server.federation().ok_or(ServerError::NoFederation)?;
         let authority = match kept_elsewhere {
             true => None,
             false => Some(Arc::new(Authority::open(&ca).map_err(ServerError::Certificates)?)),
