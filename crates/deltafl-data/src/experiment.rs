@@ -77,7 +77,7 @@ struct ExperimentFile {
     local: Local,
     #[serde(default)]
     availability: Availability,
-    #[serde(default, skip_serializing_if = "Adversary::is_none")]
+    #[serde(default, skip_serializing_if = "Adversary::is_default")]
     adversary: Adversary,
     #[serde(skip_deserializing)]
     algorithm: Vec<AlgorithmSection>,

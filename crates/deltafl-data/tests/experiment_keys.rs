@@ -60,7 +60,8 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
 /// A section of an algorithm with the options that it requires.
 fn with_required(kind: &str) -> toml::Value {
     let required = keys().into_iter().filter(|key| {
-        key.table() == "algorithm[]" && key.only == [kind] && !matches!(key.default, DefaultValue::Value(_))
+        let is_option = key.table() == "algorithm[]" && key.only.iter().any(|owner| owner == kind);
+        is_option && !matches!(key.default, DefaultValue::Value(_))
     });
     let options = required.map(|key| format!(", {} = {}", key.name(), key.example));
     parsed(&format!("{{ kind = '{kind}'{} }}", options.collect::<String>()))

@@ -53,6 +53,11 @@ impl Default for Adversary {
 }
 
 impl Adversary {
+    /// Returns `true` if all values are the defaults.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Returns `true` if no device lies.
     pub fn is_none(&self) -> bool {
         self.share.get() <= 0.0

@@ -202,22 +202,21 @@ fn model_keys() -> Vec<Key> {
     let about: Vec<String> =
         MODELS.iter().map(|model| format!("`{}`: {}.", model.kind, model.about)).collect();
     let kind = Key { about: about.join(" "), ..Key::kind("model", MODELS.iter().map(|model| model.kind)) };
-    let owners = MODELS.iter().map(|model| (model.kind, options("model", model.kind, model.options)));
+    let owners = MODELS.iter().map(|model| (model.kind, options("model", model.options)));
     let l2 = Key::with_default("model.l2".to_owned(), &NonNegative::default());
     [vec![kind, l2], merged(owners.collect())].concat()
 }
 
 fn algorithm_keys() -> Vec<Key> {
     let kind = Key::kind("algorithm[]", ALGORITHMS.iter().map(|algorithm| algorithm.kind));
-    let owners = ALGORITHMS
-        .iter()
-        .map(|algorithm| (algorithm.kind, options("algorithm[]", algorithm.kind, algorithm.options)));
+    let owners =
+        ALGORITHMS.iter().map(|algorithm| (algorithm.kind, options("algorithm[]", algorithm.options)));
     let l2 = Key::required::<NonNegative>("algorithm[].l2");
     [vec![kind], merged(owners.collect()), vec![l2]].concat()
 }
 
-fn options(table: &str, owner: &str, options: &[OptionSpec]) -> Vec<Key> {
-    options.iter().map(|option| Key::of_option(table, owner, option)).collect()
+fn options(table: &str, options: &[OptionSpec]) -> Vec<Key> {
+    options.iter().map(|option| Key::of_option(table, option)).collect()
 }
 
 impl Key {
@@ -241,7 +240,7 @@ impl Key {
         Self::new(&format!("{table}.kind"), KeyKind::words(kinds), DefaultValue::Required)
     }
 
-    fn of_option(table: &str, owner: &str, option: &OptionSpec) -> Self {
+    fn of_option(table: &str, option: &OptionSpec) -> Self {
         let kind = KeyKind::from(option.kind);
         let mut letters = option.about.chars();
         let about: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
@@ -250,7 +249,7 @@ impl Key {
             false => (kind, format!("{about}.")),
         };
         let default = match option.default {
-            OptionDefault::Required => DefaultValue::Described(format!("required by {owner}")),
+            OptionDefault::Required => DefaultValue::Described("required".to_owned()),
             OptionDefault::Value(default) => DefaultValue::Value(toml_text(default)),
             OptionDefault::Unset(meaning) => DefaultValue::Described(meaning.to_owned()),
         };
