@@ -97,10 +97,14 @@ def field(option: dict[str, Any]) -> str:
 
 def attribute(option: dict[str, Any]) -> str:
     """Returns the sentence about an option."""
-    symbol = f"{option['symbol']}: " if option["symbol"] else ""
-    about = symbol + option["about"] if symbol else sentence(option["about"])
+    symbol = f"{option['symbol']}, " if option["symbol"] not in ("", option["name"]) else ""
     unset = f"; None is {option['unset']}" if option["unset"] else ""
-    return f"{about} ({option['range']}{unset})."
+    return f"{sentence(option['about'])} ({symbol}{option['range']}{unset})."
+
+
+def exported(names: list[str]) -> str:
+    """Returns the value of ``__all__``, one name per line."""
+    return "[\n" + "".join(f"    {json.dumps(name)},\n" for name in sorted(names)) + "]"
 
 
 def sentence(text: str) -> str:
@@ -131,7 +135,7 @@ def models_source(table: list[dict[str, Any]]) -> str:
     """Returns the classes of models. A trainer takes the place of the model ``external``."""
     models = [model for model in table if model["kind"] != "external"]
     name = {model["kind"]: model["kind"].title().replace("-", "") for model in models}
-    text = MODELS_HEAD.format(names=json.dumps(sorted(["Model", *name.values()])))
+    text = MODELS_HEAD.format(names=exported(["Model", *name.values()]))
     for model in models:
         attributes = {"l2": "λ of the penalty (λ/2)‖w‖²."}
         attributes.update((option["name"], attribute(option)) for option in model["options"])
@@ -144,8 +148,7 @@ def models_source(table: list[dict[str, Any]]) -> str:
 
 def source(table: list[dict[str, Any]]) -> str:
     """Returns the classes of algorithms."""
-    names = sorted(["Algorithm", *(class_name(algorithm) for algorithm in table)])
-    text = HEAD.format(names=json.dumps(names))
+    text = HEAD.format(names=exported(["Algorithm", *map(class_name, table)]))
     for algorithm in table:
         options = sorted(algorithm["options"], key=is_required, reverse=True)
         attributes = {option["name"]: attribute(option) for option in options}
