@@ -39,7 +39,7 @@ const EXPERIMENT: &str = r#"
     name = "nearly-equal"
     rounds = 2
     cohort = 40
-    data = { source = { kind = "synthetic-logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
+    data = { source = { kind = "logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
     model = { kind = "linear" }
     local = { steps = 1, batch = 1, learning_rate = 0.1 }
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]

@@ -34,7 +34,7 @@ const EXPERIMENT: &str = r#"
     name = "split"
     rounds = 1
     cohort = 300
-    data = { source = { kind = "synthetic-logistic", devices = 300, seed = 3 }, split = { within = { train = 0.7 } } }
+    data = { source = { kind = "logistic", devices = 300, seed = 3 }, split = { within = { train = 0.7 } } }
     model = { kind = "linear" }
     local = { steps = 4, batch = 8, learning_rate = 0.1 }
     algorithm = [{ kind = "fedavg" }]
