@@ -110,7 +110,7 @@ def test_a_federation_with_certificates_trains_a_model_implemented_in_python(tmp
     for name in data.ids:
         command("certs", "device", name, "--out", f"identities/{name}", "--database", database)
     server = dfl.Server(
-        LINES, trainer=Line(), certs="certs", database=database, allow_close_levels=True, wait_for=8, progress=False
+        LINES, trainer=Line(), certs="certs", authority_here=True, database=database, allow_close_levels=True, wait_for=8, progress=False
     )
     with server, contextlib.ExitStack() as stack:
         address = f"localhost:{server.address.rpartition(':')[2]}"
