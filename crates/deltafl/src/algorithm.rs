@@ -250,4 +250,25 @@ mod tests {
             (algorithm.build)(&options).unwrap();
         }
     }
+
+    #[test]
+    fn every_value_of_a_grid_builds() {
+        for algorithm in ALGORITHMS {
+            for option in algorithm.options {
+                for &value in option.grid {
+                    let example = |other: &OptionSpec| (other.name, other.example);
+                    let others =
+                        algorithm.options.iter().filter(|other| other.name != option.name).map(example);
+                    let given = others.chain([(option.name, OptionValue::Real(value))]);
+                    let options = algorithm.options_with(given).unwrap();
+                    assert!(
+                        (algorithm.build)(&options).is_ok(),
+                        "{} {} {value}",
+                        algorithm.kind,
+                        option.name
+                    );
+                }
+            }
+        }
+    }
 }
