@@ -1,6 +1,6 @@
 //! Algorithms whose effect is switched off, and runs that are interrupted.
 
-use super::small::{devices, last_state, one_device, small_plan};
+use super::small::{devices, grouped, last_state, one_device, small_plan};
 use super::*;
 
 #[test]
@@ -15,6 +15,8 @@ fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
         ("term", &[("tilt", 0.0)]),
         ("semivred", &[("penalty", 0.0)]),
         ("gifair", &[("rank_penalty", 0.0)]),
+        ("gifair-sums", &[("rank_penalty", 0.0)]),
+        ("agnostic-groups", &[("lambda_rate", 0.0)]),
         ("afl", &[("lambda_rate", 0.0)]),
         ("ditto", &[]),
         ("fine-tuning", &[]),
@@ -22,7 +24,7 @@ fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
         ("delta-fl+fedprox", &[("theta", 1.0), ("mu", 0.0)]),
     ];
     let tracks = without_effect.iter().map(|(kind, given)| track(kind, given)).collect();
-    let (plan, federation) = (small_plan(tracks), devices());
+    let (plan, federation) = (small_plan(tracks), grouped(devices()));
     let state = last_state(&plan, &federation, &[]);
     for (at, (kind, _)) in state.tracks.iter().zip(without_effect) {
         assert_eq!(at.params, state.tracks[0].params, "{kind}");
@@ -57,6 +59,8 @@ fn algorithms_with_reports_and_state_go_on_to_the_same_bits_after_an_interruptio
         "term",
         "semivred",
         "gifair",
+        "gifair-sums",
+        "agnostic-groups",
         "afl",
         "drfa",
         "krum",
