@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use chrono::{Local, Timelike as _};
 use deltafl_device::{DeviceConfig, DeviceError, Participation, check_address};
-use deltafl_wire::threat::{Adversary, ThreatOptions};
+use deltafl_wire::threat::{ServerBehaviour, ThreatOptions};
 use miette::{Report, Result};
 
 use crate::certs::identity_error;
@@ -157,8 +157,8 @@ impl GuardArgs {
     /// The options.
     pub(crate) fn options(&self) -> ThreatOptions {
         let adversary = match self.adversary {
-            TakenTo::Active => Adversary::Active,
-            TakenTo::Curious => Adversary::Curious,
+            TakenTo::Active => ServerBehaviour::Active,
+            TakenTo::Curious => ServerBehaviour::Curious,
         };
         ThreatOptions { adversary, gamma: self.gamma, accomplices: self.accomplices }
     }

@@ -14,7 +14,7 @@ use deltafl_wire::contract::ContractMismatch;
 use deltafl_wire::environment::Environment;
 use deltafl_wire::identity::{DeviceIdentity, IdentityError};
 use deltafl_wire::loopback;
-use deltafl_wire::threat::{Adversary, InvalidShare, ThreatOptions, permille};
+use deltafl_wire::threat::{InvalidShare, ServerBehaviour, ThreatOptions, permille};
 use serde::Deserialize;
 
 use crate::{
@@ -81,7 +81,7 @@ pub struct DeviceConfig {
     /// number of the device.
     pub reproducible: bool,
     /// The assumed behaviour of the server, against which rounds must protect the device.
-    pub adversary: Adversary,
+    pub adversary: ServerBehaviour,
     /// The share of a cohort that may collude with the server.
     pub gamma: f64,
     /// Devices of a cohort that may collude with the server, however small the cohort is.
