@@ -61,13 +61,13 @@ struct PendingUpdate<'q> {
 }
 
 /// The answers to some queries and the resulting memories of the devices.
-pub(super) struct Answers {
+pub(super) struct FleetAnswers {
     /// One per query or per member.
     pub(super) values: Vec<Vec<u64>>,
     memory_updates: Vec<MemoryUpdate>,
 }
 
-impl Answers {
+impl FleetAnswers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
     pub(super) fn remembered(
         &mut self,
@@ -152,7 +152,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// Returns the sum of the answers over the cohort for each query.
-    pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
+    pub(super) fn sum(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<FleetAnswers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let mut pending = self.pending_updates(round, queries);
         let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
@@ -170,7 +174,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
             }
         }
-        self.meet(round, queries, Answers { values: sums, memory_updates })
+        self.meet(round, queries, FleetAnswers { values: sums, memory_updates })
     }
 
     /// Returns the concatenated answers of some members to all queries, which are the inputs of a
@@ -180,7 +184,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round: &Round<'_>,
         queries: &[Query],
         members: &[usize],
-    ) -> Result<Answers, ExchangeError> {
+    ) -> Result<FleetAnswers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let place = |pending: &PendingUpdate<'_>| members.iter().position(|&member| member == pending.member);
         let mut pending = self.pending_updates(round, queries);
@@ -211,7 +215,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
         let len: usize = lens.iter().sum();
-        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
+        Ok(FleetAnswers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
     /// Returns the loss and metrics of every device of a split, per params.
@@ -425,10 +429,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        Answers { values, mut memory_updates }: Answers,
-    ) -> Result<Answers, ExchangeError> {
+        FleetAnswers { values, mut memory_updates }: FleetAnswers,
+    ) -> Result<FleetAnswers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(Answers { values, memory_updates });
+            return Ok(FleetAnswers { values, memory_updates });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
@@ -446,7 +450,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if rest != [0] {
             memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
-        Ok(Answers { values, memory_updates })
+        Ok(FleetAnswers { values, memory_updates })
     }
 
     /// Returns the devices with which this process probably begins the next round: the losses of a

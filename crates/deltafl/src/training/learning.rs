@@ -78,7 +78,7 @@ pub(super) fn learn(
                 (reporting != LossReporting::None).then(|| LossDistribution::open(&losses)).flatten();
         }
     }
-    let mut asked = Asked { searches: &mut searches, phases: &mut phases, reporting, held_out };
+    let mut asked = LossRequests { searches: &mut searches, phases: &mut phases, reporting, held_out };
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
@@ -94,7 +94,7 @@ fn median_search(range: &LossRange) -> Search {
 }
 
 /// What is asked in secure sums of losses, and what is noted of them.
-struct Asked<'a> {
+struct LossRequests<'a> {
     /// The track of each search.
     searches: &'a mut [(usize, Search)],
     phases: &'a mut [LossPhase],
@@ -107,7 +107,7 @@ fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    Asked { searches, phases, reporting, held_out }: &mut Asked<'_>,
+    LossRequests { searches, phases, reporting, held_out }: &mut LossRequests<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
