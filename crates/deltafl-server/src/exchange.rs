@@ -52,7 +52,7 @@ use crate::store::{SlotKey, StoreError, StoredQuestion};
 
 /// The reason for which the aggregation of a cohort failed.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum CohortFailure {
     /// Secure aggregation failed.
     #[error(transparent)]
     Verdict(#[from] RoundFailure),
@@ -267,7 +267,7 @@ impl NetworkExchange {
     }
 
     /// Records that the aggregation of a cohort failed.
-    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+    fn fail(&mut self, round: &Round<'_>, failed: &CohortFailure) {
         let key = (round.seed, round.index);
         let before = if self.failed.0 == key { self.failed.1 } else { 0 };
         self.failed = (key, before + 1);
@@ -280,7 +280,7 @@ impl NetworkExchange {
     }
 
     /// Returns keys with a free slot, from the current round or from a new set-up.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Failed> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, CohortFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -344,7 +344,7 @@ impl NetworkExchange {
         Ok(key)
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, Failed> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, CohortFailure> {
         let key = (round.seed, round.index);
         let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
@@ -498,7 +498,7 @@ impl Exchange for NetworkExchange {
             return Ok(queries.iter().map(nothing).collect());
         }
         self.slot(round, queries).map_err(|failed| match failed {
-            Failed::Store(error) => ExchangeError::Transport {
+            CohortFailure::Store(error) => ExchangeError::Transport {
                 context: "failed to store the current round",
                 source: error.into(),
             },
