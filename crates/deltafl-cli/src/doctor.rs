@@ -53,7 +53,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
-    state: State,
+    state: FindingState,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
@@ -61,18 +61,23 @@ struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum FindingState {
     Good,
     Worth,
     Bad,
 }
 
 fn good(what: &str, found: impl Into<String>) -> Finding {
-    Finding { what: what.to_owned(), state: State::Good, found: found.into(), advice: None }
+    Finding { what: what.to_owned(), state: FindingState::Good, found: found.into(), advice: None }
 }
 
 fn bad(what: &str, found: impl Into<String>, advice: &str) -> Finding {
-    Finding { what: what.to_owned(), state: State::Bad, found: found.into(), advice: Some(advice.to_owned()) }
+    Finding {
+        what: what.to_owned(),
+        state: FindingState::Bad,
+        found: found.into(),
+        advice: Some(advice.to_owned()),
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -99,15 +104,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     } else {
         findings.iter().for_each(print);
     }
-    let failed = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    let failed = findings.iter().filter(|finding| finding.state == FindingState::Bad).count();
     if failed == 0 { Ok(()) } else { Err(miette::miette!("{failed} of {} checks failed", findings.len())) }
 }
 
 fn print(finding: &Finding) {
     let mark = match finding.state {
-        State::Good => "ok  ",
-        State::Worth => "note",
-        State::Bad => "BAD ",
+        FindingState::Good => "ok  ",
+        FindingState::Worth => "note",
+        FindingState::Bad => "BAD ",
     };
     println!("{mark}  {}: {}", finding.what, finding.found);
     if let Some(advice) = &finding.advice {
@@ -121,7 +126,7 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
         match Authority::open(&folder.join("ca")) {
             // A server can do without, if somebody signs its roster.
             Err(IdentityError::Io { .. }) if folder.join("server").exists() => findings.push(Finding {
-                state: State::Worth,
+                state: FindingState::Worth,
                 advice: Some(
                     "devices enrol where they are; sign the roster there: deltafl certs roster".to_owned(),
                 ),
@@ -131,7 +136,7 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
                 findings.push(expiry("authority", authority.certificate(), again));
                 if folder.join("server").exists() {
                     findings.push(Finding {
-                        state: State::Worth,
+                        state: FindingState::Worth,
                         advice: Some(format!(
                             "move {} to a machine that devices cannot reach: whoever controls this one can make devices",
                             folder.join("ca").display()
@@ -180,7 +185,7 @@ fn expiry(what: &str, certificate: &deltafl_wire::identity::CertificateDer<'_>, 
             bad(what, format!("expired on {}", validity.not_after.date_naive()), advice)
         }
         days if days < SOON => Finding {
-            state: State::Worth,
+            state: FindingState::Worth,
             advice: Some(advice.to_owned()),
             ..good(what, format!("expires in {days} days"))
         },

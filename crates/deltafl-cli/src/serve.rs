@@ -26,7 +26,7 @@ mod rounds;
 use contract::declared;
 use deployment::DeploymentArgs;
 pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
-use rounds::Rounds;
+use rounds::RoundArgs;
 
 /// Train an experiment with devices that connect over a network
 ///
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     deployment: DeploymentArgs,
     #[command(flatten)]
-    rounds: Rounds,
+    rounds: RoundArgs,
     #[command(flatten)]
     logs: LogArgs,
 }

@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
-    faults: Faults,
+    faults: FaultArgs,
     #[command(flatten)]
     day: DayArgs,
     #[command(flatten)]
@@ -81,7 +81,7 @@ pub(crate) struct Args {
 /// What goes wrong.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Faults")]
-struct Faults {
+struct FaultArgs {
     /// Probability that a device vanishes in a round, at a phase drawn at random
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     drop_out: f64,
@@ -194,7 +194,7 @@ fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>>
 }
 
 fn options(args: &Args) -> Result<SwarmOptions> {
-    let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
+    let FaultArgs { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
     let every_core = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);

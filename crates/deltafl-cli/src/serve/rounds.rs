@@ -7,7 +7,7 @@ use crate::device::GuardArgs;
 /// How rounds are run with devices that come and go.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Rounds")]
-pub(crate) struct Rounds {
+pub(crate) struct RoundArgs {
     /// Devices that must be connected before a round begins [default: a cohort]
     #[arg(long, value_name = "N")]
     wait_for: Option<usize>,
@@ -63,7 +63,7 @@ struct DeadlineArgs {
     newest_rate: u64,
 }
 
-impl Rounds {
+impl RoundArgs {
     /// Puts the options into a configuration.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
         config.wait_for = self.wait_for;
