@@ -27,7 +27,11 @@ pub struct ComputationFailed {
 
 impl Workers {
     /// Creates this many threads. At most eight answers per thread wait in memory for their upload.
+    ///
+    /// # Panics
+    /// If there are no threads.
     pub fn new(threads: usize) -> Self {
+        assert!(threads > 0, "devices need a thread to compute on");
         Self { threads: Semaphore::new(threads), answers: Semaphore::new(8 * threads) }
     }
 
