@@ -41,7 +41,7 @@ pub(super) struct Fleet<'a, C, P> {
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
     cohort: Vec<CohortMember>,
-    /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
+    /// The places of the held-out examples of each device, by federation index; computed on first use.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<CohortMember>,
@@ -68,7 +68,7 @@ pub(super) struct FleetAnswers {
 }
 
 impl FleetAnswers {
-    /// What the devices of a cohort remember of a query, by their index among those that train.
+    /// The memories of a cohort for a query, by training index.
     pub(super) fn remembered(
         &mut self,
         round: &Round<'_>,
@@ -124,7 +124,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.work_done
     }
 
-    /// Takes in who will be asked in the next round.
+    /// Stores the cohort of the next round.
     pub(super) fn announce(&mut self, next: &[CohortMember]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);

@@ -196,7 +196,7 @@ struct MaskedInputs<'a, 'f, C, P> {
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
     remembered: &'a mut [Vec<(TrainIndex, AlgorithmState)>],
-    /// Why a device could not be computed; the sum is thrown away then.
+    /// The error of a device that could not be computed; the sum is then discarded.
     failed: &'a mut Option<ExchangeError>,
 }
 
