@@ -56,6 +56,9 @@ pub struct Swarm(JoinSet<Result<(), NotAllowed>>);
 
 impl Swarm {
     /// Starts the devices on the current runtime.
+    ///
+    /// # Panics
+    /// If it is called outside of a tokio runtime.
     pub fn start(
         devices: Vec<SimulatedDevice>,
         trainer: &Arc<dyn LocalTrainer>,
