@@ -5,6 +5,7 @@
 //! run            an experiment, trained into its run folder
 //! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
+//! cohort         a trainer that computes many devices in one call
 //! listener       progress and Ctrl-C
 //! logs           log events as records of `logging`
 //! results        the results of a run as Arrow tables
@@ -17,6 +18,7 @@
 use pyo3::prelude::*;
 
 mod algorithms;
+mod cohort;
 mod deployed;
 mod failure;
 mod federation;

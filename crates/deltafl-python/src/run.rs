@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use deltafl::kernel::Isa;
 use deltafl_cuda::BackendChoice;
@@ -12,6 +13,7 @@ use deltafl_run::{
 };
 use pyo3::prelude::*;
 
+use crate::cohort;
 use crate::failure::{exception, folder_exception, invalid, message};
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
@@ -108,14 +110,21 @@ pub(crate) fn train(
         concurrent_seeds: false,
     };
     let given = federation.map(|federation| federation.get().inner.clone());
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?;
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?.map(Arc::new);
+    let in_cohorts = match &trainer {
+        Some(trainer) => trainer.trains_cohorts(py)?,
+        None => false,
+    };
     let ended = py.detach(|| {
         let federation = match &given {
             Some(federation) => session::prepare(&experiment, federation.as_ref().clone())?,
             None => load(&experiment)?,
         };
         let ended = match &trainer {
-            Some(trainer) => session::run_trainer(experiment, &federation, trainer, &options, &mut listener),
+            Some(trainer) => {
+                let wrap = cohort::wrap(trainer, in_cohorts);
+                session::run_trainer(experiment, &federation, &**trainer, &wrap, &options, &mut listener)
+            }
             None => session::run_on(experiment, &federation, &options, &mut listener),
         };
         if let Ok(Ended::Finished(summary)) = &ended {

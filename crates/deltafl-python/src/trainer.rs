@@ -63,6 +63,16 @@ impl PyTrainer {
         Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default(), stop })
     }
 
+    /// Returns the adapter of the user's trainer.
+    pub(crate) fn bridge<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.bridge.bind(py)
+    }
+
+    /// Prepares calls for many devices. Returns whether the trainer supports them.
+    pub(crate) fn trains_cohorts(&self, py: Python<'_>) -> PyResult<bool> {
+        self.bridge(py).call_method0("trains_cohorts")?.extract()
+    }
+
     /// Returns the exception of a run that failed in the trainer. Its class indicates this, and its
     /// cause is the user's exception.
     pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
@@ -101,7 +111,7 @@ impl PyTrainer {
     }
 
     /// Stores an exception and returns its message in one line.
-    fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
+    pub(crate) fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
         let message = error.to_string();
         self.failed()
             .get_or_insert_with(|| Raised { exception: error.clone_ref(py), message: message.clone() });
@@ -110,7 +120,7 @@ impl PyTrainer {
 
     /// Fails with the exception of an earlier call that could not return it, or if the run was
     /// abandoned.
-    fn earlier(&self) -> Result<(), TrainerError> {
+    pub(crate) fn earlier(&self) -> Result<(), TrainerError> {
         match self.message() {
             Some(message) => Err(message.into()),
             None if self.stop.is_abandoned() => Err("interrupted".into()),
@@ -248,7 +258,7 @@ impl Worker for PyWorker<'_> {
 }
 
 /// Returns the examples of all batches in sequence, drawn like those of the built-in SGD.
-fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
+pub(crate) fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
     match plan.work {
         Work::Epochs(epochs) => {
             let mut all = Vec::with_capacity(examples * epochs as usize);

@@ -129,7 +129,7 @@ def test_a_module_trains_in_a_deployed_federation(federation: dfl.Federation) ->
         with contextlib.ExitStack() as stack:
             for name in names:
                 trainer = dfl_torch.Module(net, device="cpu")
-                stack.enter_context(dfl.Device(server, name=name).start(trainer, federation))
+                stack.enter_context(dfl.Device(server, name=name, reproducible=True).start(trainer, federation))
             deployed = server.wait()
     simulated = dfl.train(federation, module, algorithms, **{**SHORT, "rounds": 2, "cohort": 6})
     for got, wanted in zip(deployed, simulated):

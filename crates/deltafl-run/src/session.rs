@@ -293,7 +293,12 @@ pub fn run_on(
     train(experiment, federation, &trainer, backend, options, &send)
 }
 
-/// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+/// A backend around the threads that call a trainer for one device at a time.
+pub type WrapCompute<'w> = dyn for<'f> Fn(&'f Federation, Box<dyn Compute + Send + 'f>) -> Box<dyn Compute + Send + 'f>
+    + 'w;
+
+/// Trains all seeds of an experiment with the caller's trainer. `wrap` may put a backend that
+/// computes many devices in one call around the threads of the trainer.
 ///
 /// # Errors
 ///
@@ -302,12 +307,14 @@ pub fn run_trainer(
     experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
+    wrap: &WrapCompute<'_>,
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
-    let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
+    let threads = Backend::cpu(federation, trainer, options.machine.threads)?.into_compute();
+    let backend = Backend::Cpu { compute: wrap(federation, threads), no_gpu: None };
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);
     train(experiment, federation, trainer, backend, options, &send)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ._cohort import Cohort, CohortDevice
 
 __all__ = ["Bridge", "Local", "Trainer"]
 
@@ -127,6 +130,34 @@ class Trainer(abc.ABC):
         """
         return self
 
+    def update_cohort(self, devices: Sequence[CohortDevice]) -> Array:
+        """Returns w_k of many devices, one row per device.
+
+        Optional. If a trainer implements it, the round loop calls it instead of :meth:`update` for
+        algorithms in which a device sends only w_k.
+
+        Args:
+            devices: The devices, those with the most steps first.
+        """
+        raise NotImplementedError
+
+    def loss_cohort(
+        self, params: Array, blocks: Sequence[tuple[Array, Array]]
+    ) -> Sequence[tuple[float, Array]]:
+        """Returns the sum of the losses and the predictions of many blocks of examples.
+
+        Optional. If a trainer implements it, the round loop calls it instead of :meth:`loss`.
+
+        Args:
+            params: The parameters w.
+            blocks: The inputs and targets of each block, at most 256 examples of a device.
+        """
+        raise NotImplementedError
+
+    def cohort(self) -> Cohort | None:
+        """Returns the object that computes many devices in one call, or None."""
+        return None
+
     def arrays(self, params: Array) -> dict[str, Array]:
         """Returns the parameters by name, for :meth:`Track.arrays`."""
         return {"params": params}
@@ -139,6 +170,39 @@ class Bridge:
         self._trainer = trainer
         self.num_params = int(trainer.num_params)
         self.task = str(trainer.task)
+        self._cohort: Cohort | None = None
+
+    def trains_cohorts(self) -> bool:
+        """Prepares calls for many devices. Returns whether the trainer supports them."""
+        from ._cohort import ArrayCohort
+
+        self._cohort = self._trainer.cohort()
+        if self._cohort is None and ArrayCohort.serves(self._trainer):
+            self._cohort = ArrayCohort(self._trainer, self._scored)
+        return self._cohort is not None
+
+    def wave(self, kind: str, devices: Array, examples: Array) -> int:
+        """Returns how many of the devices fit into one call."""
+        return self._cohort.wave(kind, devices, examples) if self._cohort else 0
+
+    def wanted(self, devices: Array) -> list[int]:
+        """Returns the devices whose examples the next call needs."""
+        return self._cohort.wanted(devices) if self._cohort else []
+
+    def hold(self, device: int, inputs: Array, targets: Array) -> None:
+        """Receives the examples of a device."""
+        if self._cohort:
+            self._cohort.hold(device, inputs, targets)
+
+    def updates(self, **arguments: Any) -> tuple[list[Array], list[bool]] | None:
+        """Returns the encoded sums of the updates, and the refused devices."""
+        from ._cohort import CohortUpdates
+
+        return self._cohort.updates(CohortUpdates(**arguments)) if self._cohort else None
+
+    def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
+        """Returns the losses and the sums of the metrics of blocks."""
+        return self._cohort.scores(devices, starts, lengths, params) if self._cohort else None
 
     def worker(self) -> Bridge:
         """Returns an adapter for one thread."""
@@ -151,13 +215,15 @@ class Bridge:
 
     def score(self, params: Array, inputs: Array, targets: Array) -> tuple[float, list[float]]:
         """Returns the sum of the losses, and the sums that determine the metrics of the task."""
-        answer = self._trainer.loss(params, inputs, targets)
+        return self._scored("loss", self._trainer.loss(params, inputs, targets), targets)
+
+    def _scored(self, method: str, answer: Any, targets: Array) -> tuple[float, list[float]]:
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise InvalidInput("loss must return (sum of the losses, predictions)")
+            raise InvalidInput(f"{method} must return (sum of the losses, predictions)")
         loss, predicted = float(answer[0]), np.asarray(answer[1])
         if predicted.shape != targets.shape:
             raise InvalidInput(
-                f"loss must return one prediction per target: expected shape {targets.shape}, "
+                f"{method} must return one prediction per target: expected shape {targets.shape}, "
                 f"got {predicted.shape}"
             )
         if self.task != "regression":

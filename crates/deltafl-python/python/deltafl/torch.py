@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._torch_cohort import ModuleCohort, Spec
 from ._trainer import Local, Trainer
 from .errors import InvalidInput
 
 __all__ = ["Module", "superquantile"]
+
+_LOG = logging.getLogger("deltafl.torch")
 
 #: Maps the output of the module and the targets of a batch to the mean loss.
 Loss = Callable[[Any, Any], Any]
@@ -53,6 +57,13 @@ class Module(Trainer):
             ``lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``. The
             gradient includes l2 and the proximal term. The default is plain SGD.
         device: The torch device. The default is a GPU if one is available, otherwise the CPU.
+        cohort: Whether many devices train in one call, with ``torch.func.vmap``. "auto" does so on a
+            GPU. On a CPU it does not, because the parameters are then bitwise equal to those of
+            deployed devices. A module that vmap does not support trains one device after another;
+            the logger ``deltafl.torch`` reports the reason.
+        compile: How the step of a cohort runs. "auto" and "graph" record it as a CUDA graph.
+            "inductor" also compiles it with ``torch.compile``, which takes up to minutes at the
+            start. "off" runs the operations of the module.
     """
 
     def __init__(
@@ -67,7 +78,14 @@ class Module(Trainer):
         init: Literal["keep", "reset"] = "keep",
         optimizer: Optimizer | None = None,
         device: str | torch.device | None = None,
+        cohort: Literal["auto", "on", "off"] = "auto",
+        compile: Literal["auto", "graph", "inductor", "off"] = "auto",
     ) -> None:
+        if cohort not in ("auto", "on", "off") or compile not in ("auto", "graph", "inductor", "off"):
+            raise InvalidInput(
+                'cohort must be "auto", "on" or "off", '
+                'compile must be "auto", "graph", "inductor" or "off"'
+            )
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
             raise InvalidInput('buffers must be "average" or "fixed", init must be "keep" or "reset"')
         self.task, self.l2 = task, l2
@@ -91,6 +109,7 @@ class Module(Trainer):
         self._num_params = sum(value.numel() for value in self._tensors.values())
         #: Whether an update draws random numbers. None before the first update.
         self._draws: bool | None = None
+        self._cohorts, self._compile = cohort, compile
 
     def _find(self, name: str) -> Any:
         owner, _, last = name.rpartition(".")
@@ -110,6 +129,46 @@ class Module(Trainer):
                     if callable(reset):
                         reset()
         return self._store()
+
+    def cohort(self) -> ModuleCohort | None:
+        """Returns the object that trains many devices in one call, or None."""
+        on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
+        momentum = self._momentum() if on else None
+        if momentum is None:
+            if on:
+                _LOG.info("devices train one after another: the optimizer is not SGD")
+            return None
+        return ModuleCohort(
+            Spec(
+                copy.deepcopy(self._net),
+                trained=self._trained,
+                carried=self._carried,
+                fixed=self._fixed,
+                loss=self._loss,
+                default_loss=self._is_default,
+                task=self.task,
+                shape=self._shape,
+                momentum=momentum,
+                compile=self._compile,
+                device=self._device,
+            )
+        )
+
+    def _momentum(self) -> tuple[float, float, bool, float] | None:
+        """Returns momentum, dampening, Nesterov and weight decay of SGD; None for other optimisers."""
+        if self._optimizer is None:
+            return (0.0, 0.0, False, 0.0)
+        local = Local(0.125, 1, 0.0, 0.0, 0, np.zeros(0, np.int64), 0)
+        made = self._optimizer([torch.nn.Parameter(torch.zeros(1, device=self._device))], local)
+        options = made.param_groups[0]
+        if type(made) is not torch.optim.SGD or options["lr"] != 0.125 or options["maximize"]:
+            return None
+        return (
+            float(options["momentum"]),
+            float(options["dampening"]),
+            bool(options["nesterov"]),
+            float(options["weight_decay"]),
+        )
 
     def worker(self) -> Module:
         """Returns a trainer with its own copy of the module, for one thread."""
