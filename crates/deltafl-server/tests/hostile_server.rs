@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "hostile_server/deviations.rs"]
+mod deviations;
 #[path = "hostile_server/drawn.rs"]
 mod drawn;
 #[path = "field/fleet.rs"]
