@@ -12,7 +12,9 @@ use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
-use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
+use deltafl_wire::loopback;
+use deltafl_wire::roster::{PreviousRoster, Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
+use deltafl_wire::roster_log::{LoggedRoster, ROSTER_LOG};
 use ed25519_dalek::{Signer as _, SigningKey};
 use rand_core::SeedableRng as _;
 
@@ -127,6 +129,34 @@ fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
     };
     told(None).unwrap();
     assert!(matches!(told(Some(1)), Err(Abort::BadSignature(DeviceId(1)))));
+}
+
+/// The authority signed both rosters, but they belong to two logs.
+#[tokio::test]
+async fn a_roster_of_another_log_is_not_taken() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let after = |edition, previous: &SignedRoster| {
+        let roster = Roster::decode(roster(&test, edition, 10).bytes).unwrap();
+        let version = Roster::decode(previous.bytes.clone()).unwrap().edition().version;
+        let hash = blake3::hash(&previous.bytes);
+        loopback::signed(&roster.with_previous(Some(PreviousRoster { version, hash })))
+    };
+    let (first, other) = (roster(&test, later(3), 10), roster(&test, later(3), 9));
+    let (one, fork) = (after(later(4), &first), after(later(4), &other));
+    let mut server = Hostile::start(experiment(&test), one.clone()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let state = DeviceState::open(folder.path()).unwrap();
+    let _running = device(&test, test.devices()[0], &server, state);
+    assert_eq!(server.ready().await.unwrap(), hash(&one));
+    server.push(after(later(5), &fork));
+    assert_eq!(server.ready().await, None);
+    let next = after(later(5), &one);
+    server.show(next.clone());
+    assert_eq!(server.ready_again().await.unwrap(), hash(&next));
+    // The device has a log of the rosters that it accepted.
+    let log = LoggedRoster::read(&folder.path().join(ROSTER_LOG)).unwrap();
+    assert_eq!(log.iter().map(|roster| roster.version).collect::<Vec<_>>(), [4, 5]);
 }
 
 /// A roster of these devices, signed by another key than the authority's.
