@@ -15,7 +15,7 @@ use crate::error::bad_input;
 ///
 /// A device writes down what its server shows it: rosters, questions, cohorts, survivors. Two owners who compare their
 /// transcripts find out whether the server showed both the same. The authority keeps a log of the rosters that it has
-/// signed, rosters.jsonl in its folder, and a device keeps one in its state. Both can be given in place of a transcript.
+/// signed, rosters.jsonl in its folder, and a device keeps one in its state. The command accepts both as transcripts.
 /// Nothing in a transcript or a log comes from a device's data.
 #[derive(clap::Args, Debug)]
 #[command(

@@ -1,21 +1,29 @@
 //! Params and questions that devices do not accept.
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use deltafl::data::Examples;
 use deltafl::exchange::{CohortMember, Exchange as _, Round, TrainIndex};
+use deltafl::memory::AlgorithmState;
+use deltafl::model::Score;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
+use deltafl::stream::Stream;
 use deltafl::terms::Terms;
-use deltafl::trainer::{LocalPlan, Work};
-use deltafl_device::DeviceState;
+use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use deltafl_device::swarm::Swarm;
+use deltafl_device::{Defence, Defences, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust};
 use deltafl_server::Deadlines;
 use deltafl_server::exchange::{NetworkExchange, Rules};
 use deltafl_wire::proto::from_device;
 use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use deltafl_wire::{BlobId, proto};
+use tokio::task::JoinHandle;
 
 use super::fleet::{TestFederation, TestHost, never};
 use super::hostile::{Heard, Hostile};
@@ -203,4 +211,96 @@ async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
     assert_eq!(server.updates(0, 0..10, &many[..2]).await, None);
     assert_eq!(server.updates(0, 0..10, &many[..1]).await, Some(10));
     server.stop().await;
+}
+
+/// Counts the updates that devices compute.
+struct CountingTrainer {
+    trainer: Arc<dyn LocalTrainer>,
+    updates: AtomicUsize,
+}
+
+struct CountingWorker<'a> {
+    worker: Box<dyn Worker + 'a>,
+    updates: &'a AtomicUsize,
+}
+
+impl LocalTrainer for CountingTrainer {
+    fn num_params(&self) -> usize {
+        self.trainer.num_params()
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        self.trainer.init(stream, params);
+    }
+
+    fn worker(&self) -> Box<dyn Worker + '_> {
+        Box::new(CountingWorker { worker: self.trainer.worker(), updates: &self.updates })
+    }
+}
+
+impl Worker for CountingWorker<'_> {
+    fn load(&mut self, params: &[f32]) {
+        self.worker.load(params);
+    }
+
+    fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
+        self.worker.score(examples, block)
+    }
+
+    fn update(
+        &mut self,
+        task: &LocalTask<'_>,
+        own: &mut AlgorithmState,
+        stream: &mut Stream,
+    ) -> Result<&[f32], TrainerError> {
+        self.updates.fetch_add(1, Ordering::Relaxed);
+        self.worker.update(task, own, stream)
+    }
+}
+
+/// Asks ten devices for their updates above a loss that none of them has. Returns the size of the tail
+/// and the number of devices that train.
+async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let trainer = Arc::new(CountingTrainer { trainer: test.trainer(), updates: AtomicUsize::new(0) });
+    let devices: Vec<JoinHandle<()>> = test
+        .devices()
+        .into_iter()
+        .map(|k| {
+            let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
+            let device = Device::new(server, test.credentials(k), options().consent).with_defences(defences);
+            let data = DeviceData::new(Arc::clone(&test.federation), k);
+            let trainer = Arc::clone(&trainer) as Arc<dyn LocalTrainer>;
+            tokio::spawn(async move { device.run(trainer, data).await.unwrap() })
+        })
+        .collect();
+    let mut exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never());
+    let whole = test.experiment.plan();
+    let plan = whole.local().plan(0, &whole.tracks()[0]);
+    let params = Params::from(vec![0.0; test.model.num_params()]);
+    let summed = tokio::task::spawn_blocking(move || {
+        exchange.reachable().unwrap();
+        let cohort: Vec<CohortMember> = (0..10)
+            .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
+            .collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
+        let ask = Ask::Update { weighting: Weighting::tail(1e9), plan };
+        let sums = exchange.secure_sum(&round, &[Query::new(params, ask)]).unwrap();
+        assert_eq!(sums[0].answered, 10);
+        sums[0].values.iter().sum()
+    });
+    let sum = summed.await.unwrap();
+    host.shut_down().await;
+    devices.iter().for_each(JoinHandle::abort);
+    (sum, trainer.updates.load(Ordering::Relaxed))
+}
+
+/// A device outside of the tail that does not train answers early, and the server learns that its loss
+/// is below η.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_work_of_a_device_does_not_depend_on_its_loss() {
+    let _limit = watchdog::start();
+    assert_eq!(ask_outside_of_the_tail(Defences::default().without(Defence::EqualWork)).await, (0, 0));
+    assert_eq!(ask_outside_of_the_tail(Defences::default()).await, (0, 10));
 }
