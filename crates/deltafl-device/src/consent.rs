@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 10, 40)), Ok(()));
         assert_eq!(allowed(question(Steps(100), 10, 2)), Ok(()));
         let endless = allowed(question(Epochs(u32::MAX), 10, 1));
-        assert_eq!(endless, Err(TooMuch::Passes { passes: (1 << 32), most: 100 }));
+        assert_eq!(endless, Err(TooMuch::Passes { passes: 1 << 32, most: 100 }));
         assert!(allowed(question(Epochs(50), 10, 2)).is_err(), "all queries of a question count");
         assert!(allowed(question(Steps(u32::MAX), 1000, 64)).is_err());
         assert_eq!(
