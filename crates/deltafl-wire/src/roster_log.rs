@@ -65,7 +65,7 @@ pub enum RosterLogError {
 /// A line of the file, with bytes in hexadecimal.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct RosterLogLine {
     version: u64,
     hash: String,
     previous: Option<(u64, String)>,
@@ -102,7 +102,7 @@ impl LoggedRoster {
             return Err(RosterLogError::Forked { path: path.to_owned(), line: known.len() + 1 });
         }
         let previous = self.previous.map(|roster| (roster.version, roster.hash.to_string()));
-        let line = Line {
+        let line = RosterLogLine {
             version: self.version,
             hash: self.hash.to_string(),
             previous,
@@ -139,7 +139,7 @@ impl LoggedRoster {
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
-        let line: Line = serde_json::from_slice(text).ok()?;
+        let line: RosterLogLine = serde_json::from_slice(text).ok()?;
         let hash = |text: &str| blake3::Hash::from_hex(text).ok();
         let previous = match line.previous {
             Some((version, of)) => Some(PreviousRoster { version, hash: hash(&of)? }),

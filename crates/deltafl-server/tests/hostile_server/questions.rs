@@ -21,7 +21,7 @@ use deltafl_device::{Defence, Defences, Device, DeviceData, DeviceState, ServerE
 use deltafl_server::Deadlines;
 use deltafl_server::exchange::{NetworkExchange, Rules};
 use deltafl_wire::proto::from_device;
-use deltafl_wire::threat::{Adversary, ThreatAssumptions};
+use deltafl_wire::threat::{ServerBehaviour, ThreatAssumptions};
 use deltafl_wire::{BlobId, proto};
 use tokio::task::JoinHandle;
 
@@ -123,7 +123,8 @@ async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_li
     let offered = |guard: ThreatAssumptions| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
     assert_eq!(offered(ThreatAssumptions::default()).await, Some(10));
     assert_eq!(
-        offered(ThreatAssumptions { adversary: Adversary::Curious, ..ThreatAssumptions::default() }).await,
+        offered(ThreatAssumptions { adversary: ServerBehaviour::Curious, ..ThreatAssumptions::default() })
+            .await,
         None
     );
 }
