@@ -22,6 +22,7 @@
 //! | [`proto`] and this module | messages and their limits |
 //! | [`identity`] | names, certificates, signing keys, enrolment tokens |
 //! | [`roster`] | the enrolled devices, signed by the enrolment authority |
+//! | [`roster_log`] | the log of the signed rosters, as a file |
 //! | [`enrolment`] | request and response of the enrolment endpoint |
 //! | [`contract`] | shape and preprocessing of the examples |
 //! | [`threat`] | the threat assumptions that a server offers and a device requires |
@@ -41,6 +42,7 @@ mod maybe_tls;
 pub mod params_file;
 mod question;
 pub mod roster;
+pub mod roster_log;
 pub mod threat;
 
 /// Types generated from the `.proto`.

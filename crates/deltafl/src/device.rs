@@ -11,7 +11,7 @@ use crate::data::Examples;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
-use crate::question::{Query, Question, RoundKey};
+use crate::question::{Ask, Query, Question, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::task::Task;
 use crate::trainer::{LocalTask, TrainerError, Worker};
@@ -88,6 +88,9 @@ pub struct Member<'a> {
     pub randomness: UpdateRandomness,
     /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
+    /// Whether the device trains although it is outside of the tail, and discards the update. The time of
+    /// its answer then does not reveal its membership.
+    pub trains_always: bool,
 }
 
 /// The held-out examples of a device.
@@ -180,7 +183,16 @@ impl Member<'_> {
     ) -> Result<(), TrainerError> {
         let held = self.examples.len() as u64;
         match Contribution::new(&query.ask, self.weight(key), held, loss) {
-            Contribution::Nothing => {}
+            Contribution::Nothing => {
+                if let (true, Ask::Update { plan, .. }) = (self.trains_always, &query.ask) {
+                    let params = query.params.as_slice();
+                    let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+                    let share = Share { weight: 0.0, report: None, personal: None };
+                    let mut stream = self.randomness.stream(key, self.key);
+                    let mut discarded = vec![0; sum.len()];
+                    add_update(&key.code(), &task, share, Some(own), &mut stream, worker, &mut discarded)?;
+                }
+            }
             Contribution::Loss(query, loss) => query.answer(loss, sum),
             Contribution::Update { plan, weight, report } => {
                 let mut stream = self.randomness.stream(key, self.key);
