@@ -30,6 +30,7 @@ mod enrol;
 mod error;
 mod evaluate;
 mod export;
+mod field;
 mod illustrate;
 mod interrupt;
 #[cfg(feature = "net")]
@@ -69,6 +70,7 @@ enum Command {
     #[command(subcommand)]
     Sweep(sweep::SweepCommand),
     Tune(tune::Args),
+    Field(field::Args),
     Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
@@ -163,6 +165,7 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Run(args) => run::run(args),
         Command::Sweep(command) => sweep::run(command),
         Command::Tune(args) => tune::run(args),
+        Command::Field(args) => field::run(args),
         Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),

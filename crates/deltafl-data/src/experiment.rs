@@ -211,6 +211,12 @@ impl Experiment {
         Self(ExperimentFile { seeds, ..self.0 })
     }
 
+    /// With another number of rounds.
+    #[must_use]
+    pub fn with_rounds(self, rounds: NonZeroU64) -> Self {
+        Self(ExperimentFile { rounds, ..self.0 })
+    }
+
     /// With an evaluation after the last round only.
     #[must_use]
     pub fn evaluated_at_the_end(self) -> Self {
@@ -233,6 +239,13 @@ impl Experiment {
     #[must_use]
     pub fn with_split(mut self, split: Option<SplitSection>) -> Self {
         self.0.data.split = split;
+        self
+    }
+
+    /// With an evaluation of at most this many devices per split; of all devices if `None`.
+    #[must_use]
+    pub fn with_evaluation_sample(mut self, sample: Option<NonZeroUsize>) -> Self {
+        self.0.data.evaluate_sample = sample;
         self
     }
 

@@ -15,6 +15,7 @@ use deltafl::data::{
 };
 
 use super::arrow_file::{ArrowColumn, ArrowFile, ArrowNumber, ColumnType, InvalidArrowFile};
+use super::groups;
 use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
 use super::writer::MOST_CLASSES;
@@ -79,6 +80,14 @@ pub enum OpenError {
         /// The mismatch.
         source: InvalidColumns,
     },
+    /// The declared groups are invalid.
+    #[error("{path}: {problem}")]
+    Groups {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
     /// A file does not match the manifest.
     #[error("{path}: contains {got} {what}, but the manifest lists {expected}")]
     Count {
@@ -127,7 +136,9 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
         device_split: manifest.split,
         hash: manifest.hash,
     };
-    Federation::from_columns(columns).map_err(|source| OpenError::Columns { path: dir.join(DEVICES), source })
+    let federation = Federation::from_columns(columns);
+    let federation = federation.map_err(|source| OpenError::Columns { path: dir.join(DEVICES), source })?;
+    groups::declared(dir, federation)
 }
 
 /// The columns of the device table.

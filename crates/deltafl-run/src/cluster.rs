@@ -1,5 +1,6 @@
 //! A run on the ranks of an MPI job. Every rank trains; rank 0 writes the run folder and reports.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -17,6 +18,8 @@ use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
     Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
 };
+
+use crate::sweep::points::Shard;
 
 pub use deltafl_mpi::launched;
 
@@ -49,6 +52,43 @@ pub fn run(
         }
         // The job ends; another rank reports the error.
         _ => Ok(Ended::Followed),
+    }
+}
+
+/// The ranks of an MPI job that share independent work: each trains a share of the points of a field.
+pub struct RankShares {
+    world: World,
+}
+
+impl RankShares {
+    /// Joins the job.
+    ///
+    /// # Errors
+    ///
+    /// Fails if MPI cannot be initialised.
+    pub fn init() -> Result<Self, RunError> {
+        let world = World::init().map_err(|e| RunError::Ranks { problem: e.to_string() })?;
+        Ok(Self { world })
+    }
+
+    /// Returns the share of this rank.
+    pub fn shard(&self) -> Shard {
+        Shard::new(self.world.rank() + 1, self.world.size()).unwrap_or(Shard::WHOLE)
+    }
+
+    /// Returns the number of threads of this rank.
+    pub fn threads(&self, asked: Option<NonZeroUsize>) -> NonZeroUsize {
+        self.world.threads(asked)
+    }
+
+    /// Returns whether this rank writes the results.
+    pub fn is_root(&self) -> bool {
+        self.world.is_root()
+    }
+
+    /// Waits for all ranks. Returns whether all of them succeeded.
+    pub fn all_succeeded(&self, succeeded: bool) -> bool {
+        self.world.first_failure(!succeeded).is_none()
     }
 }
 

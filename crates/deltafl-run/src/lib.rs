@@ -30,7 +30,7 @@
 //! | [`session`], [`event`] | a run: its seeds, its folder, its events, its end |
 //! | [`backend`] | the CPU or a GPU |
 //! | `cluster` | a run on MPI ranks (feature `mpi`) |
-//! | [`sweep`], [`tune`], [`paper`] | many runs |
+//! | [`sweep`], [`tune`], [`field`], [`paper`] | many runs |
 //! | [`evaluate`], [`by_class`] | models of a run on other devices, and class by class |
 //! | [`compare`], [`runs`], [`run_list`], [`run_names`] | several runs |
 //! | [`report`], [`export`], [`illustration`] | files for readers and for other programs |
@@ -47,6 +47,7 @@ pub mod evaluate;
 pub mod event;
 pub mod experiment_file;
 pub mod export;
+pub mod field;
 pub mod idle_rounds;
 pub mod illustration;
 pub mod paper;

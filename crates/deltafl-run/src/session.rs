@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use deltafl::algorithm::TrackLabel;
+use deltafl::algorithm::{AGNOSTIC_GROUPS, TrackLabel};
 use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
@@ -19,7 +19,9 @@ use deltafl::training::{
     Event, Observer, ObserverError, ObserverResult, SharedObserver, State, TrainingError,
 };
 use deltafl_cuda::GpuError;
-use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
+use deltafl_data::experiment::{
+    AlgorithmSection, Experiment, LoadError, Population, Resolved, SecureAggregation,
+};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
@@ -423,6 +425,15 @@ pub(crate) fn warn_before(
     if cohort > devices && !experiment.with_replacement() {
         warnings.push(format!(
             "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
+        ));
+    }
+    let by_group = |section: &&AlgorithmSection| section.algorithm().kind == AGNOSTIC_GROUPS.kind;
+    if federation.group_names().is_empty()
+        && let Some(section) = experiment.algorithms().iter().find(by_group)
+    {
+        warnings.push(format!(
+            "the devices declare no groups, so {} equals FedAvg: add groups.csv to the federation folder",
+            section.algorithm().kind
         ));
     }
     for warning in &warnings {

@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use crate::kernel::prefetch;
 
@@ -27,6 +28,7 @@ mod device_split;
 mod evaluation_sample;
 mod example_split;
 mod from_columns;
+mod groups;
 pub mod normalise;
 mod source;
 mod summary;
@@ -42,6 +44,8 @@ pub use content_hash::ContentHash;
 pub use device_split::{DeviceSplit, InvalidSplit};
 pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
+pub(crate) use groups::DeviceGroups;
+pub use groups::{InvalidGroups, MAX_GROUPS};
 pub use normalise::{Affine, Normalise};
 pub use source::{Dropped, Provenance};
 pub use summary::{Bin, FederationSummary, Splits, Spread};
@@ -176,6 +180,8 @@ pub struct Federation {
     pub(crate) affine: Option<Affine>,
     pub(crate) source: Option<Provenance>,
     pub(crate) device_split: Option<DeviceSplit>,
+    /// The declared groups of the devices, if there are any.
+    pub(crate) groups: Option<Arc<DeviceGroups>>,
     /// The largest number of evaluated devices per split.
     pub(crate) evaluation_sample: Option<NonZeroUsize>,
     /// BLAKE3 of the contents, in hexadecimal.

@@ -167,6 +167,7 @@ impl FederationBuilder {
             affine: None,
             source: None,
             device_split: None,
+            groups: None,
             evaluation_sample: None,
             hash: String::new(),
         };

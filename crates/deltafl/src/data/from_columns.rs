@@ -82,6 +82,7 @@ impl Federation {
             affine: None,
             source: columns.source,
             device_split: columns.device_split,
+            groups: None,
             evaluation_sample: None,
             hash: columns.hash,
         })

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::superquantile::smooth::Smoothing;
 
 /// The maximum number of numbers of a weighting.
-pub const MAX_NUMBERS: usize = 4;
+pub const MAX_NUMBERS: usize = 8;
 
 /// A family of weightings: a function of the loss and the meaning of its numbers.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct DeviceFacts {
     pub loss: f64,
     /// K, the number of local steps.
     pub steps: u64,
+    /// The index of its declared group, or 0 if it declares none.
+    pub group: usize,
 }
 
 /// The facts about an update that its device knows.
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     fn share(weighting: &Weighting, loss: f64) -> f64 {
-        weighting.share(&DeviceFacts { loss, steps: 1 })
+        weighting.share(&DeviceFacts { loss, steps: 1, group: 0 })
     }
 
     #[test]
