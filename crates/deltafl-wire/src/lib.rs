@@ -31,7 +31,6 @@
 
 pub mod card;
 mod codec;
-pub mod contract;
 pub mod enrolment;
 pub mod environment;
 mod fragments;
@@ -49,6 +48,8 @@ pub mod threat;
 pub mod proto {
     tonic::include_proto!("deltafl.v1");
 }
+
+pub use deltafl::data::contract;
 
 pub use codec::{Codec, Inward, Outward};
 pub use fragments::{FragmentError, Fragments, Reassembly, fragments, fragments_from};
@@ -78,6 +79,12 @@ pub const MAX_QUERIES: usize = deltafl::question::MAX_QUERIES;
 pub struct Malformed {
     /// The name of the field.
     pub field: &'static str,
+}
+
+impl From<contract::InvalidContract> for Malformed {
+    fn from(_: contract::InvalidContract) -> Self {
+        malformed("contract")
+    }
 }
 
 /// Returns the error for a field.
