@@ -161,9 +161,10 @@ pub fn predict(model: &TrainedModel, data: &[PathBuf], kernel: Isa) -> Result<Pr
         files => {
             let scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
             let target = ImportTarget::new(scratch.path().join("data"));
-            let format = auto::detect(files.first().map_or(Path::new("."), PathBuf::as_path))?;
+            let files = auto::LocalFiles::new(files)?;
+            let format = auto::detect(files.paths.first().map_or(Path::new("."), PathBuf::as_path))?;
             let options = LikeOptions { one_device: true, optional_label: true, ..LikeOptions::default() };
-            import_like(files, format, &model.contract, &options, &target)?;
+            import_like(&files.paths, format, &model.contract, &options, &target)?;
             let federation = fitted(&model.contract, &target.out)?;
             outputs(model, &federation, kernel, false)
         }

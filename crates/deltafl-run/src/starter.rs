@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use deltafl::data::{Federation, FederationSummary, InputKind, Split, TargetKind};
 use deltafl::exchange::{Exchange as _, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::model::find;
+use deltafl::model::{ConvNet, find};
 use deltafl::trainer::Sgd;
 use deltafl::training::{Records, train};
 use deltafl_data::OpenError;
@@ -214,13 +214,12 @@ fn draft(
 
 /// Returns the model for the inputs and targets of a federation, and the reason.
 fn model_for(federation: &Federation) -> (&'static str, &'static str) {
-    const SMALLEST: usize = 12;
     let image = federation.image();
     match (federation.kind(), federation.targets()) {
         (InputKind::Tokens { .. }, TargetKind::Classes(_)) => ("text-bag", "because the examples are texts"),
         (InputKind::Windows { .. }, _) => ("gru", "because the examples are windows of a text"),
         (_, TargetKind::Values) => ("linear", "because the targets are numbers"),
-        (InputKind::Bytes { dim }, _) if dim.isqrt().pow(2) == dim && dim.isqrt() >= SMALLEST => {
+        (InputKind::Bytes { dim }, _) if dim.isqrt().pow(2) == dim && dim.isqrt() >= ConvNet::SMALLEST_SIDE => {
             match image {
                 Some(image) if image.channels > 1 => {
                     ("perceptron", "because the examples are coloured images")

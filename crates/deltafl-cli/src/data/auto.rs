@@ -55,14 +55,14 @@ pub(super) fn run(args: &AutoArgs) -> Result<()> {
         let imported = images::import_folder(folder, image_options, &args.target.target(0));
         return args.target.report(imported);
     }
+    let sources = auto::LocalFiles::new(&args.sources).map_err(import_error)?;
     if let Some(contract) = args.types.contract()? {
-        let first = args.sources.first().map_or(Path::new("-"), PathBuf::as_path);
+        let first = sources.paths.first().map_or(Path::new("-"), PathBuf::as_path);
         let format = auto::detect(first).map_err(import_error)?;
         let options = args.types.like(args.device.clone(), args.label.clone());
         let target = args.target.target(0);
-        return args.target.report(table::import_like(&args.sources, format, &contract, &options, &target));
+        return args.target.report(table::import_like(&sources.paths, format, &contract, &options, &target));
     }
-    let sources = local(&args.sources)?;
     let task = match (args.regression, args.classes_of_numbers) {
         (true, _) => Some(true),
         (_, true) => Some(false),
@@ -94,39 +94,6 @@ pub(super) fn run(args: &AutoArgs) -> Result<()> {
         format => table::import_files(&sources.paths, format, columns, features, &target),
     };
     args.target.report(imported)
-}
-
-/// Files that can be read several times.
-struct LocalSources {
-    paths: Vec<PathBuf>,
-    _copy: Option<tempfile::TempDir>,
-}
-
-/// Copies standard input and pipes to files, because the inspection reads them first.
-fn local(sources: &[PathBuf]) -> Result<LocalSources> {
-    let is_stream = |path: &PathBuf| path == Path::new("-") || (path.exists() && !path.is_file());
-    if !sources.iter().any(is_stream) {
-        return Ok(LocalSources { paths: sources.to_vec(), _copy: None });
-    }
-    let failed = |e: std::io::Error| miette::miette!("standard input cannot be copied: {e}");
-    let folder = tempfile::tempdir().map_err(failed)?;
-    let mut paths = Vec::new();
-    for (i, source) in sources.iter().enumerate() {
-        if !is_stream(source) {
-            paths.push(source.clone());
-            continue;
-        }
-        let name = if source == Path::new("-") { "stdin".to_owned() } else { format!("pipe-{i}") };
-        let path = folder.path().join(name);
-        let mut copy = std::fs::File::create(&path).map_err(failed)?;
-        if source == Path::new("-") {
-            std::io::copy(&mut std::io::stdin().lock(), &mut copy).map_err(failed)?;
-        } else {
-            std::io::copy(&mut std::fs::File::open(source).map_err(failed)?, &mut copy).map_err(failed)?;
-        }
-        paths.push(path);
-    }
-    Ok(LocalSources { paths, _copy: Some(folder) })
 }
 
 /// Renders the columns with their types.

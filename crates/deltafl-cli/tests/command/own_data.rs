@@ -196,11 +196,11 @@ fn onnxruntime_computes_the_predictions_of_the_command() {
         })
         .collect();
     fs::write(workdir.path("mixed.csv"), format!("shop,area,kind,label,price\n{mixed}")).unwrap();
-    let header: Vec<String> = (0..144).map(|i| format!("x{i}")).collect();
+    let header: Vec<String> = (0..256).map(|i| format!("x{i}")).collect();
     let pixels: String = (0..40)
         .map(|i| {
             let row: Vec<String> =
-                (0..144).map(|j| format!("{:.3}", ((i * 31 + j * 17) % 97) as f64 / 97.0)).collect();
+                (0..256).map(|j| format!("{:.3}", ((i * 31 + j * 17) % 97) as f64 / 97.0)).collect();
             format!("d{},{},{}\n", i % 4, i % 2, row.join(","))
         })
         .collect();

@@ -109,6 +109,34 @@ pub struct AutoOptions {
     pub ignore: Vec<String>,
 }
 
+/// Files that can be read several times: copies of standard input (`-`) and pipes, and other files as
+/// they are.
+#[derive(Debug)]
+pub struct LocalFiles {
+    /// The files to read.
+    pub paths: Vec<PathBuf>,
+    _copies: Vec<LocalFile>,
+}
+
+impl LocalFiles {
+    /// Copies standard input and pipes to temporary files, which exist as long as the value.
+    pub fn new(paths: &[PathBuf]) -> Result<Self, ImportError> {
+        let is_stream =
+            |path: &&PathBuf| path.as_path() == Path::new("-") || (path.exists() && !path.is_file());
+        let mut local = Self { paths: Vec::new(), _copies: Vec::new() };
+        for path in paths {
+            if is_stream(&path) && !path.is_dir() {
+                let copy = LocalFile::new(path)?;
+                local.paths.push(copy.path.clone());
+                local._copies.push(copy);
+            } else {
+                local.paths.push(path.clone());
+            }
+        }
+        Ok(local)
+    }
+}
+
 /// Returns the format of a table by its contents.
 pub fn detect(path: &Path) -> Result<TableFormat, ImportError> {
     let file = LocalFile::new(path)?;
