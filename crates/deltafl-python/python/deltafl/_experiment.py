@@ -38,12 +38,12 @@ class CallerObjects:
         """Returns the adapter through which the Rust code calls the trainer."""
         return None if self.trainer is None else Bridge(self.trainer)
 
-    def threads(self, requested: int | None) -> int:
+    def threads(self, requested: int | None) -> int | None:
         """Returns the number of threads.
 
-        The default is 1 for a trainer and 0, one thread per core, for a built-in model.
+        The default is 1 for a trainer and one per core, ``None``, for a built-in model.
         """
-        return int(self.trainer is not None) if requested is None else requested
+        return 1 if requested is None and self.trainer is not None else requested
 
     def filled(self, experiment: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the experiment with default sections for the model and the data."""
