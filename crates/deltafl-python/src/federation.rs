@@ -63,6 +63,7 @@ impl Federation {
             targets: buffer.into_column(),
             class_names: Vec::new(),
             feature_columns: Vec::new(),
+            coding: None,
             words: None,
             vectors: None,
             symbols: None,

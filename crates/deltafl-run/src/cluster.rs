@@ -16,7 +16,8 @@ use deltafl_mpi::World;
 use crate::backend::{Backend, BackendRequest};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, describe_data, load, open, warn_before,
+    write_classes,
 };
 
 use crate::sweep::points::Shard;
@@ -122,6 +123,7 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
         population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
+    folder.as_ref().map(|folder| describe_data(folder, &federation)).transpose()?;
     Ok(RankInputs { experiment, federation, model, request, folder })
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use deltafl::algorithm::{AGNOSTIC_GROUPS, TrackLabel};
 use deltafl::compute::{Compute, ComputeError};
-use deltafl::data::{Federation, Split};
+use deltafl::data::{DataContract, Federation, InputKind, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
@@ -26,6 +26,7 @@ use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summa
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendRequest, Machine};
+use crate::baseline;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
@@ -341,8 +342,19 @@ fn train(
     // An untrainable experiment is detected before the run folder is created.
     let exchanges = local::exchanges(&experiment, federation, backend, options.concurrent_seeds)?;
     let folder = open(&experiment, options)?;
+    describe_data(&folder, federation)?;
     warn_before(&experiment, federation, send)?;
     LocalRun::new(&experiment, federation, trainer, folder, options, send)?.train(exchanges)
+}
+
+/// Writes the contract of the data and the error of the best constant prediction, so that the run
+/// folder is complete without the data.
+pub(crate) fn describe_data(folder: &RunFolder, federation: &Federation) -> Result<(), RunError> {
+    folder.contract(&DataContract::from_federation(federation))?;
+    match baseline::baseline(federation) {
+        Some(baseline) => Ok(folder.baseline(&baseline)?),
+        None => Ok(()),
+    }
 }
 
 /// Evaluates each class after the last round, if classes have names, and writes the results.
@@ -435,6 +447,15 @@ pub(crate) fn warn_before(
             "the devices declare no groups, so {} equals FedAvg: add groups.csv to the federation folder",
             section.algorithm().kind
         ));
+    }
+    if federation.coding().is_some()
+        && matches!(federation.kind(), InputKind::Dense { .. })
+        && federation.affine().is_none()
+    {
+        warnings.push(
+            "the columns of the table are not standardised: normalise = \"standard\" under [data] does it"
+                .to_owned(),
+        );
     }
     for warning in &warnings {
         send(RunEvent::Warning(warning))?;

@@ -327,6 +327,9 @@ impl<'a> Server<'a> {
             events.send(ServerEvent::NothingHeldOut);
         }
         let mut folder = open(&self.out, &self.experiment)?;
+        if let Some(contract) = contract {
+            folder.contract(contract)?;
+        }
         let runtime = Runtime::new().map_err(ServerError::Runtime)?;
         let opened = Deployment::open(self, events);
         let deployment = runtime.block_on(opened)?;
