@@ -19,7 +19,9 @@ use deltafl::training::{
     Event, Observer, ObserverError, ObserverResult, SharedObserver, State, TrainingError,
 };
 use deltafl_cuda::GpuError;
-use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
+use deltafl_data::experiment::{
+    Experiment, ExternalAlgorithms, LoadError, Population, Resolved, SecureAggregation,
+};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
@@ -68,6 +70,20 @@ pub enum RunError {
     /// The state of rank 0 cannot be sent to the other ranks.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Only the program that implements an algorithm of the experiment can train it.
+    #[error("the algorithm {name} is implemented by a program: train it with that program")]
+    External {
+        /// The name of the algorithm.
+        name: String,
+    },
+    /// A trainer cannot train an algorithm.
+    #[error("{track} cannot be trained by a trainer of your own: {reason}")]
+    Untrainable {
+        /// The name of the track.
+        track: String,
+        /// The part of the algorithm that trainers do not support.
+        reason: &'static str,
+    },
     /// A rank of an MPI job cannot take part, or the ranks disagree.
     #[error("{problem}")]
     Ranks {
@@ -111,6 +127,8 @@ impl Explain for RunError {
             | Self::Setup(_)
             | Self::Gpu { .. }
             | Self::GpuMemory(_)
+            | Self::External { .. }
+            | Self::Untrainable { .. }
             | Self::Ranks { .. } => ErrorKind::InvalidInput,
             Self::Folder(error) => error.kind(),
             Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
@@ -147,12 +165,14 @@ pub struct RunOptions<'a> {
     /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
     /// a time needs `false`.
     pub concurrent_seeds: bool,
+    /// The implementation of the external algorithms of the experiment.
+    pub algorithms: Option<&'a dyn ExternalAlgorithms>,
 }
 
 impl<'a> RunOptions<'a> {
     /// Creates the options of a new run in `out` that uses the whole machine.
     pub fn new(out: &'a Path) -> Self {
-        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true }
+        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true, algorithms: None }
     }
 }
 
@@ -305,6 +325,7 @@ pub fn run_trainer(
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
+    check_trainer(&experiment)?;
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
     let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
@@ -330,10 +351,32 @@ fn train(
         population: Population::if_sampled(federation),
     }));
     // An untrainable experiment is detected before the run folder is created.
+    check_external(&experiment, options)?;
     let exchanges = local::exchanges(&experiment, federation, backend, options.concurrent_seeds)?;
     let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, send)?;
     LocalRun::new(&experiment, federation, trainer, folder, options, send)?.train(exchanges)
+}
+
+/// Rejects external algorithms without an implementation.
+pub(crate) fn check_external(experiment: &Experiment, options: &RunOptions<'_>) -> Result<(), RunError> {
+    match (experiment.external(), options.algorithms) {
+        (Some(name), None) => Err(RunError::External { name: name.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects algorithms that need more of the local steps than a trainer of the caller provides.
+fn check_trainer(experiment: &Experiment) -> Result<(), RunError> {
+    for track in experiment.tracks() {
+        let reason = match () {
+            () if track.correction.is_some() => "it corrects the gradient of each local step",
+            () if track.personal.is_some() => "it trains a personal model on each device",
+            () => continue,
+        };
+        return Err(RunError::Untrainable { track: track.label.name, reason });
+    }
+    Ok(())
 }
 
 /// Evaluates each class after the last round, if classes have names, and writes the results.

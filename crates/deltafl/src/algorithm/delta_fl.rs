@@ -266,7 +266,11 @@ mod tests {
         let noise: Vec<(f64, f64)> = (0..50).map(|k| (ln + f64::from(k % 7) * 8.9e-16, 10.0)).collect();
         let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
         let weighting = Tail::new(theta(0.1)).weighting(&memory);
-        assert!(noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1 }) == 1.0));
+        assert!(
+            noise
+                .iter()
+                .all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1, examples: 1 }) == 1.0)
+        );
     }
 
     #[test]
