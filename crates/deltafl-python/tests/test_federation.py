@@ -116,7 +116,7 @@ def test_grey_levels_are_scaled_to_the_range_0_to_1() -> None:
         ({"a": (np.array([["x"]]), [0])}, "device 'a'"),
         ({"a": np.ones(3)}, "device 'a': expected"),
         ({"a": (np.ones((1, 3)), [0], "exam")}, "a split is train, test or validation"),
-        ({"a": (np.ones((1, 3)), [[0, 1]])}, "device 'a': targets must be a vector"),
+        ({"a": (np.ones((1, 3)), [[[0, 1]]])}, "device 'a': targets must be a vector"),
     ],
 )
 def test_invalid_devices_are_rejected_by_name(devices: Any, message: str) -> None:
@@ -132,3 +132,52 @@ def test_a_label_beyond_the_classes_is_rejected() -> None:
 def test_the_error_for_a_missing_folder_names_it() -> None:
     with pytest.raises(dfl.InvalidInput, match="cannot open the federation nowhere"):
         dfl.Federation.open("nowhere")
+
+
+def frame(**columns: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    table = {"ward": ["a", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "ill": [0, 1, 1, 0], **columns}
+    return pandas.DataFrame({name: values for name, values in table.items() if values is not None})
+
+
+def test_targets_of_a_table_that_are_words_or_categories_are_classes() -> None:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    words = ["2", "0", "1", "0"]
+    for table in (frame(ill=words), frame(ill=pandas.Categorical(words)), polars.DataFrame(frame(ill=words).to_dict("list"))):
+        federation = dfl.Federation.from_table(table, device="ward", target="ill")
+        assert federation.classes == 3
+        assert federation["a"][1].tolist() == [2, 0]
+    more = dfl.Federation.from_table(frame(), device="ward", target="ill", classes=5)
+    assert more.classes == 5
+    ordered = frame(ill=pandas.Categorical(["low", "high", "low", "low"], categories=["low", "high"]))
+    assert dfl.Federation.from_table(ordered, device="ward", target="ill")["a"][1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keywords", "message"),
+    [
+        ({}, {"target": "sick"}, "the table has no column 'sick'; its columns are ward, x, ill"),
+        ({}, {"features": ["y"]}, "the table has no column 'y'"),
+        ({"x": None}, {}, "no column of features"),
+        ({"when": "dates"}, {}, "column 'when' contains dates"),
+        ({"note": ["p", "q", "r", "s"]}, {}, "column 'note' contains 'p', which is not a number"),
+        ({"ward": ["a", None, "b", "b"]}, {}, "column 'ward': 1 rows have no device"),
+        ({"x": [1.0, float("nan"), 2.0, 3.0]}, {}, "column 'x': 1 rows have no value"),
+        ({"ill": [0.0, 1.0, float("nan"), 0.0]}, {}, "column 'ill': 1 rows have no target"),
+        ({}, {"split": {"a": "test", "c": "test"}}, "split= names 1 devices that do not exist: 'c'"),
+    ],
+)
+def test_invalid_tables_are_rejected_by_column(columns: dict[str, Any], keywords: dict[str, Any], message: str) -> None:
+    if columns.get("when") == "dates":
+        columns = {"when": np.array(["2026-01-01"] * 4, dtype="datetime64[s]")}
+    with pytest.raises(dfl.InvalidInput, match=message):
+        dfl.Federation.from_table(frame(**columns), **{"device": "ward", "target": "ill", **keywords})
+
+
+def test_a_device_is_found_without_a_search() -> None:
+    federation = dfl.Federation({f"d{k}": (np.full((1, 1), k, dtype=np.float32), [0]) for k in range(50)})
+    assert federation["d49"][0].tolist() == [[49.0]]
+    assert federation._index is not None and len(federation._index) == 50
+    with pytest.raises(KeyError, match="has no device 'd50'"):
+        federation["d50"]

@@ -14,7 +14,7 @@ import pytest
 import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
-PLAIN = ["_federation", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
+PLAIN = ["_algorithm", "_columns", "_evaluate", "_federation", "_layout", "callbacks", "metrics", "partition", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
 
 USE = """
 import numpy as np
@@ -66,7 +66,7 @@ def test_the_stubs_accept_use_and_reject_misuse(name: str, tmp_path: Path) -> No
         assert done.returncode != 0 and about in done.stdout, line
 
 
-@pytest.mark.parametrize("module", ["_federation", "_superquantile", "_trainer", "__init__"])
+@pytest.mark.parametrize("module", ["_federation", "_superquantile", "_trainer", "__init__", "_algorithm", "metrics", "partition"])
 def test_the_examples_of_the_docstrings_run(module: str) -> None:
     name = "deltafl" if module == "__init__" else f"deltafl.{module}"
     failed, tried = doctest.testmod(importlib.import_module(name))

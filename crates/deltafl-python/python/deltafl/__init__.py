@@ -6,7 +6,10 @@
 >>> run["theta=0.5"].state_dict()                                 # doctest: +SKIP
 
 - :func:`run` trains an experiment file.
-- :func:`train` trains a built-in model or your own :class:`Trainer` on your own arrays.
+- :func:`train` trains a built-in model or your own :class:`Trainer` on your own arrays, with
+  built-in algorithms or your own :class:`CustomAlgorithm`.
+- ``deltafl.callbacks`` receive the events of a run, ``deltafl.metrics`` evaluate models, and
+  ``deltafl.partition`` divides examples among devices.
 - :func:`sweep` trains an experiment for every combination of some values.
 - :class:`Device` and :class:`Server` are the two sides of a deployed federation.
 - :func:`superquantile` and :func:`quantile` compute the tail statistics of a vector of losses.
@@ -20,11 +23,13 @@ PyTorch modules, and ``deltafl.flower`` is a strategy for Flower.
 
 from __future__ import annotations
 
-from . import errors, models
+from . import callbacks, errors, metrics, models, partition
+from ._algorithm import AlgorithmState, CustomAlgorithm
 from ._algorithms import *  # noqa: F403
 from ._algorithms import __all__ as _algorithms
 from ._deltafl import __version__
 from ._deployed import Device, Server
+from ._evaluate import Evaluation
 from ._federation import Federation
 from ._run import Report, Run, Track, run
 from ._superquantile import quantile, smoothed, superquantile, worst_case
@@ -32,13 +37,17 @@ from ._sweep import Point, Sweep, sweep
 from ._table import Table
 from ._train import SGD, initial, train
 from ._trainer import Local, Trainer
-from .errors import Busy, Error, Interrupted, InvalidInput, TrainerError
+from .errors import AlgorithmError, Busy, Error, Interrupted, InvalidInput, TrainerError
 
 __all__ = [
     "SGD",
+    "AlgorithmError",
+    "AlgorithmState",
     "Busy",
+    "CustomAlgorithm",
     "Device",
     "Error",
+    "Evaluation",
     "Federation",
     "Interrupted",
     "InvalidInput",
@@ -53,9 +62,12 @@ __all__ = [
     "Trainer",
     "TrainerError",
     "__version__",
+    "callbacks",
     "errors",
     "initial",
+    "metrics",
     "models",
+    "partition",
     "quantile",
     "run",
     "smoothed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Union
@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._columns import class_targets, feature_values, missing_values
+from ._layout import Layout, Part, is_structured
 from .errors import InvalidInput
 
 __all__ = ["Federation"]
+
+#: The file of a federation folder that describes structured inputs.
+_LAYOUT = "layout.json"
 
 Array = NDArray[Any]
 #: The inputs, the targets and optionally the split of a device: numpy, torch, Arrow or polars.
@@ -36,6 +41,7 @@ class _Arrays:
     inputs: Array
     targets: Array
     classes: int | None
+    class_names: list[str]
 
 
 class Federation:
@@ -46,6 +52,12 @@ class Federation:
 
     **Targets** are one vector per device. Integers are classes, and real numbers are values to
     predict.
+
+    **Structured inputs** of a device are a dict of arrays, such as ``{"tokens": …, "mask": …}``, or
+    a list of sequences of different lengths. A :class:`Trainer` receives a dict of padded arrays.
+    Sequences of different lengths add the boolean array ``mask``. Targets may be a matrix with one
+    target per position; padded positions have the target −100. Built-in models cannot use
+    structured inputs.
 
     Both accept everything that ``numpy.asarray`` converts: torch tensors on the CPU, Arrow arrays,
     polars frames.
@@ -77,6 +89,12 @@ class Federation:
     """
 
     _inner: _deltafl.Federation
+    #: The arrays of structured inputs.
+    _layout: Layout | None = None
+    #: The arguments that create the federation again, for pickle.
+    _source: tuple[Any, ...] = ()
+    #: The index of each device, computed on first use.
+    _index: dict[str, int] | None = None
 
     def __init__(
         self,
@@ -89,20 +107,30 @@ class Federation:
         if not devices:
             raise InvalidInput("there are no devices")
         ids = [str(device) for device in devices]
-        parts = [_device(id, value, split) for id, value in zip(ids, devices.values())]
+        _check_splits(ids, split)
+        given = dict(zip(ids, devices.values()))
+        if any(isinstance(value, tuple) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
+            self._layout = Layout.of({id: (value[0], value[1]) for id, value in given.items()})
+            given = {id: (*self._layout.packed(id, value[0], value[1]), *value[2:]) for id, value in given.items()}
+        parts = [_device(id, value, split) for id, value in given.items()]
         inputs, offsets = _one_matrix(ids, [part[0] for part in parts])
         counts = [len(part[0]) for part in parts]
         targets, classes = _one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
         splits = [part[2] for part in parts]
-        self._inner = _deltafl.Federation.of_arrays(
-            _Arrays(name, ids, splits, offsets, counts, inputs, targets, classes)
-        )
+        self._hold(_Arrays(name, ids, splits, offsets, counts, inputs, targets, classes, []))
+
+    def _hold(self, arrays: _Arrays) -> None:
+        self._inner = _deltafl.Federation.of_arrays(arrays)
+        self._source = ("arrays", arrays)
 
     @classmethod
-    def _of(cls, inner: _deltafl.Federation) -> Federation:
+    def _of(cls, inner: _deltafl.Federation, *source: Any) -> Federation:
         federation = cls.__new__(cls)
-        federation._inner = inner
+        federation._inner, federation._source = inner, source
         return federation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self._source, self._layout)
 
     @classmethod
     def from_arrays(
@@ -129,7 +157,9 @@ class Federation:
             split: The splits of the devices, as for :class:`Federation`.
         """
         named = np.asarray(devices)
-        rows, labels = _matrix("inputs", inputs), np.asarray(targets)
+        rows, labels, names = _matrix("inputs", inputs), *class_targets(targets)
+        if names and classes is None:
+            classes = len(names)
         if not len(rows) == len(labels) == len(named):
             raise InvalidInput(f"{len(rows)} inputs, {len(labels)} targets and {len(named)} devices")
         if not len(rows):
@@ -146,7 +176,11 @@ class Federation:
         }
         if classes is None and np.issubdtype(labels.dtype, np.integer):
             classes = int(labels.max()) + 1
-        return cls(parts, name=name, classes=classes, split=split)
+        federation = cls(parts, name=name, classes=classes, split=split)
+        if len(names) == federation.classes and names:
+            arrays: _Arrays = federation._source[1]
+            federation._hold(replace(arrays, class_names=names))
+        return federation
 
     @classmethod
     def from_table(
@@ -157,11 +191,13 @@ class Federation:
         target: str,
         features: Iterable[str] | None = None,
         name: str = "memory",
+        classes: int | None = None,
         split: Splits = None,
     ) -> Federation:
         """Returns a federation of the rows of a polars, pandas or Arrow table.
 
-        The values of the columns are copied into a matrix.
+        The values of the columns are copied into a matrix. Targets that are whole numbers, strings,
+        booleans or categories are classes. The names of string classes are sorted.
 
         Args:
             table: The table.
@@ -169,24 +205,40 @@ class Federation:
             target: The column with the target of every row.
             features: The columns with the inputs. The default is all other columns.
             name: The name of the federation.
+            classes: The number of classes. The default is that of the targets.
             split: The splits of the devices, as for :class:`Federation`.
+
+        Raises:
+            InvalidInput: A column is missing, contains text or dates, or has missing values. The
+                message names the column.
         """
-        names = list(getattr(table, "column_names", None) or table.columns)
+        names = [str(column) for column in getattr(table, "column_names", None) or table.columns]
         wanted = [column for column in names if column not in (device, target)]
         wanted = wanted if features is None else list(features)
-        columns = [np.asarray(table[column], dtype=np.float32) for column in wanted]
-        return cls.from_arrays(
-            np.stack(columns, axis=1),
-            np.asarray(table[target]),
-            np.asarray(table[device]),
-            name=name,
-            split=split,
-        )
+        for column in (device, target, *wanted):
+            if column not in names:
+                raise InvalidInput(f"the table has no column {column!r}; its columns are {', '.join(names)}")
+        if not wanted:
+            raise InvalidInput("the table has no column of features beside the device and the target")
+        rows = np.stack([feature_values(column, table[column]) for column in wanted], axis=1)
+        owners = np.asarray(table[device])
+        if missing_values(owners).any():
+            raise InvalidInput(f"column {device!r}: {int(missing_values(owners).sum())} rows have no device")
+        labels = table[target]
+        if missing_values(np.asarray(labels)).any():
+            count = int(missing_values(np.asarray(labels)).sum())
+            raise InvalidInput(f"column {target!r}: {count} rows have no target")
+        return cls.from_arrays(rows, labels, owners, name=name, classes=classes, split=split)
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Federation:
         """Opens a federation folder. The files are memory-mapped and read on demand."""
-        return cls._of(_deltafl.Federation.open(folder))
+        federation = cls._of(_deltafl.Federation.open(folder), "folder", str(Path(folder).resolve()))
+        layout = Path(folder) / _LAYOUT
+        if layout.exists():
+            parts, masked = json.loads(layout.read_text())
+            federation._layout = Layout(tuple(Part(name, tuple(shape), dtype) for name, shape, dtype in parts), masked)
+        return federation
 
     @classmethod
     def synthetic(cls, kind: str, **options: Any) -> Federation:
@@ -199,7 +251,8 @@ class Federation:
         >>> Federation.synthetic("glyphs", devices=4, seed=1).classes
         62
         """
-        return cls._of(_deltafl.Federation.synthetic(json.dumps({"kind": kind, **options})))
+        text = json.dumps({"kind": kind, **options})
+        return cls._of(_deltafl.Federation.synthetic(text), "synthetic", text)
 
     @classmethod
     def write(
@@ -233,6 +286,9 @@ class Federation:
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a federation folder, which :meth:`open` and the command ``deltafl`` can read."""
         self._inner.save(folder)
+        if self._layout is not None:
+            parts = [[part.name, part.shape, part.dtype] for part in self._layout.parts]
+            (Path(folder) / _LAYOUT).write_text(json.dumps([parts, self._layout.masked]))
 
     @property
     def name(self) -> str:
@@ -264,12 +320,20 @@ class Federation:
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids)
 
-    def __getitem__(self, id: str) -> tuple[Array, Array]:
+    def __getitem__(self, id: str) -> tuple[Any, Array]:
         """Returns the inputs and targets of a device, as a model receives them."""
-        for index, (known, _, _) in enumerate(self._inner.devices()):
-            if known == id:
-                return self._inner.examples(index)
-        raise KeyError(id)
+        inputs, targets = self._inner.examples(self._place(id))
+        return (inputs, targets) if self._layout is None else self._layout.unpacked(inputs, targets)
+
+    def _place(self, id: str) -> int:
+        if self._index is None:
+            self._index = {}
+            for index, (known, _, _) in enumerate(self._inner.devices()):
+                self._index.setdefault(known, index)
+        try:
+            return self._index[id]
+        except KeyError:
+            raise KeyError(f"the federation {self.name!r} has no device {id!r}") from None
 
     def __repr__(self) -> str:
         devices = self._inner.devices()
@@ -280,6 +344,31 @@ class Federation:
             f"Federation {self.name!r}: {len(devices)} devices, {examples} examples of "
             f"{self._inner.width} {unit}, {targets}"
         )
+
+
+def _restored(source: tuple[Any, ...], layout: Layout | None) -> Federation:
+    """Creates a federation from its pickled source."""
+    kind, value = source
+    if kind == "folder":
+        federation = Federation.open(value)
+    elif kind == "synthetic":
+        federation = Federation._of(_deltafl.Federation.synthetic(value), *source)
+    else:
+        federation = Federation.__new__(Federation)
+        federation._hold(value)
+    federation._layout = layout
+    return federation
+
+
+def _check_splits(ids: list[str], split: Splits) -> None:
+    """Rejects splits of devices that do not exist."""
+    if split is None or callable(split):
+        return
+    known = set(ids)
+    unknown = [str(id) for id in split if str(id) not in known]
+    if unknown:
+        shown = ", ".join(repr(id) for id in unknown[:3]) + (", …" if len(unknown) > 3 else "")
+        raise InvalidInput(f"split= names {len(unknown)} devices that do not exist: {shown}")
 
 
 def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
