@@ -181,3 +181,64 @@ def test_a_device_is_found_without_a_search() -> None:
     assert federation._index is not None and len(federation._index) == 50
     with pytest.raises(KeyError, match="has no device 'd50'"):
         federation["d50"]
+
+
+class Pairs:
+    """A map-style data set, as in PyTorch."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.full((2, 2), index, dtype=np.uint8), index % 3
+
+
+class Loader:
+    """A data loader that shuffles, as in PyTorch."""
+
+    def __init__(self, dataset: Any, batches: Any = ()) -> None:
+        self.dataset, self._batches = dataset, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+
+class Columns:
+    """A data set of columns, as in Hugging Face datasets."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.column_names, self._columns = list(columns), columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+
+def test_data_sets_and_loaders_are_devices() -> None:
+    expected = dfl.Federation({"a": (np.array([[i] * 4 for i in range(5)], dtype=np.uint8), [0, 1, 2, 0, 1])}).hash
+    batches = [(np.array([Pairs(5)[i][0] for i in part]), [i % 3 for i in part]) for part in ([0, 1, 2], [3, 4])]
+    for source in (Pairs(5), Loader(Pairs(5)), Loader(iter([]), batches)):
+        assert dfl.Federation({"a": source}).hash == expected
+    divided = dfl.Federation.from_dataset(Pairs(6), ["x", "y"] * 3)
+    assert divided["y"][1].tolist() == [1, 0, 2]
+    with pytest.raises(dfl.InvalidInput, match="6 examples and 2 devices"):
+        dfl.Federation.from_dataset(Pairs(6), ["x", "y"])
+    with pytest.raises(dfl.InvalidInput, match=r"device 'a': an example of the data set must be a pair"):
+        dfl.Federation({"a": Loader([1, 2])})
+
+
+def test_columns_of_a_data_set_are_inputs() -> None:
+    texts = [[1, 2], [3], [1, 2, 3], [2]]
+    columns = Columns(text=texts, mask=[[1] * len(t) for t in texts], label=[0, 1, 0, 1], author=["p", "q", "p", "q"])
+    federation = dfl.Federation.from_dataset(columns, "author", inputs=["text", "mask"], target="label")
+    inputs, targets = federation["q"]
+    assert inputs["text"].tolist() == [[3, 0, 0], [2, 0, 0]] and inputs["mask"].tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert targets.tolist() == [1, 1] and federation.classes == 2
+    named = dfl.Federation.from_dataset(Columns(x=[[1.0], [2.0]], y=["cat", "dog"]), ["a", "b"], inputs="x", target="y")
+    assert named["b"][1].tolist() == [1]
+    with pytest.raises(dfl.InvalidInput, match="no column 'words'; its columns are text"):
+        dfl.Federation.from_dataset(columns, "author", inputs="words", target="label")
+    with pytest.raises(dfl.InvalidInput, match="name the columns"):
+        dfl.Federation.from_dataset(columns, "author")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._arrays import class_labels, matrix, one_matrix, one_vector
 from ._columns import class_targets, feature_values, missing_values
 from ._layout import Layout, Part, is_structured
+from ._sources import columns_of, device_arrays, is_source, rows_of
 from .errors import InvalidInput
 
 __all__ = ["Federation"]
@@ -69,7 +71,8 @@ class Federation:
 
     Args:
         devices: A mapping from the identity of a device to its inputs and targets, and optionally
-            its split: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``.
+            its split: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``. A value may also be a
+            PyTorch ``Dataset`` or ``DataLoader`` of pairs, whose examples are copied.
         name: The name of the federation.
         classes: The number of classes. The default is the largest label plus 1.
         split: The splits of the devices that do not specify one, as a mapping or a function of the
@@ -98,7 +101,7 @@ class Federation:
 
     def __init__(
         self,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, Any],
         *,
         name: str = "memory",
         classes: int | None = None,
@@ -108,14 +111,16 @@ class Federation:
             raise InvalidInput("there are no devices")
         ids = [str(device) for device in devices]
         _check_splits(ids, split)
-        given = dict(zip(ids, devices.values()))
+        given: dict[str, Any] = {
+            id: device_arrays(id, value) if is_source(value) else value for id, value in zip(ids, devices.values())
+        }
         if any(isinstance(value, tuple) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
             self._layout = Layout.of({id: (value[0], value[1]) for id, value in given.items()})
             given = {id: (*self._layout.packed(id, value[0], value[1]), *value[2:]) for id, value in given.items()}
         parts = [_device(id, value, split) for id, value in given.items()]
-        inputs, offsets = _one_matrix(ids, [part[0] for part in parts])
+        inputs, offsets = one_matrix(ids, [part[0] for part in parts])
         counts = [len(part[0]) for part in parts]
-        targets, classes = _one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
+        targets, classes = one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
         splits = [part[2] for part in parts]
         self._hold(_Arrays(name, ids, splits, offsets, counts, inputs, targets, classes, []))
 
@@ -157,7 +162,7 @@ class Federation:
             split: The splits of the devices, as for :class:`Federation`.
         """
         named = np.asarray(devices)
-        rows, labels, names = _matrix("inputs", inputs), *class_targets(targets)
+        rows, labels, names = matrix("inputs", inputs), *class_targets(targets)
         if names and classes is None:
             classes = len(names)
         if not len(rows) == len(labels) == len(named):
@@ -231,6 +236,57 @@ class Federation:
         return cls.from_arrays(rows, labels, owners, name=name, classes=classes, split=split)
 
     @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        devices: Any,
+        *,
+        inputs: str | Sequence[str] | None = None,
+        target: str | None = None,
+        name: str = "memory",
+        classes: int | None = None,
+        split: Splits = None,
+    ) -> Federation:
+        """Returns a federation of the examples of a Hugging Face or PyTorch data set.
+
+        Args:
+            dataset: A ``datasets.Dataset``, or a PyTorch ``Dataset`` of pairs.
+            devices: The identity of the device of every example, such as a result of
+                ``deltafl.partition``, or the name of a column.
+            inputs: The column of the inputs of a Hugging Face data set. Several columns, such as
+                ``["input_ids", "attention_mask"]``, become a dict of arrays.
+            target: The column of the targets of a Hugging Face data set.
+            name: The name of the federation.
+            classes: The number of classes. The default is the largest label plus 1.
+            split: The splits of the devices, as for :class:`Federation`.
+
+        Raises:
+            InvalidInput: A column is missing, or the number of devices differs from the number of
+                examples.
+        """
+        if hasattr(dataset, "column_names"):
+            if inputs is None or target is None:
+                raise InvalidInput("name the columns of the data set: inputs=… and target=…")
+            examples, labels = columns_of(dataset, inputs, target)
+            owners = np.asarray(list(dataset[devices])) if isinstance(devices, str) else np.asarray(devices)
+        else:
+            examples, labels = device_arrays("data set", dataset)
+            owners = np.asarray(devices)
+        if len(owners) != len(labels):
+            raise InvalidInput(f"{len(labels)} examples and {len(owners)} devices")
+        if isinstance(labels, np.ndarray) and labels.ndim == 1:
+            labels, _ = class_targets(labels)
+            if classes is None and np.issubdtype(labels.dtype, np.integer):
+                classes = int(labels.max()) + 1
+        order = np.argsort(owners, kind="stable")
+        starts = np.flatnonzero(np.concatenate([[True], owners[order][1:] != owners[order][:-1]]))
+        parts = {
+            str(owners[places[0]]): (rows_of(examples, places), rows_of(labels, places))
+            for places in np.split(order, starts[1:])
+        }
+        return cls(parts, name=name, classes=classes, split=split)
+
+    @classmethod
     def open(cls, folder: str | PathLike[str]) -> Federation:
         """Opens a federation folder. The files are memory-mapped and read on demand."""
         federation = cls._of(_deltafl.Federation.open(folder), "folder", str(Path(folder).resolve()))
@@ -278,7 +334,7 @@ class Federation:
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
         for id, value in devices:
             inputs, targets, part = _device(str(id), value, split)
-            labels = _labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
+            labels = class_labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
             writer.push(str(id), part, np.ascontiguousarray(inputs), labels)
         writer.finish()
         return cls.open(folder)
@@ -375,7 +431,7 @@ def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
     """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
     if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
-    inputs, targets = _matrix(id, value[0]), np.asarray(value[1])
+    inputs, targets = matrix(id, value[0]), np.asarray(value[1])
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.ndim != 1:
@@ -388,97 +444,3 @@ def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
         return inputs, targets, "train"
     part = split(id) if callable(split) else split.get(id, "train")
     return inputs, targets, part
-
-
-def _matrix(id: str, inputs: Any) -> Array:
-    """Returns the inputs as a matrix of float32 or uint8, without a copy if possible."""
-    array = np.asarray(inputs)
-    if array.dtype == object:
-        raise InvalidInput(f"device {id!r}: the inputs are not numbers")
-    if array.dtype not in (np.dtype(np.float32), np.dtype(np.uint8)):
-        if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
-            raise InvalidInput(f"device {id!r}: the inputs have type {array.dtype}, not numbers")
-        array = array.astype(np.float32)
-    if array.ndim == 1:
-        array = array.reshape(-1, 1)
-    return array if array.ndim == 2 else array.reshape(len(array), -1)
-
-
-def _one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
-    """Returns one matrix that contains all parts, and the first row of each part.
-
-    The parts are not copied if they are rows of one array.
-    """
-    width, dtype = parts[0].shape[1], parts[0].dtype
-    for id, part in zip(ids, parts):
-        if not len(part):
-            raise InvalidInput(f"device {id!r} has no examples")
-        if part.shape[1] != width:
-            raise InvalidInput(f"device {id!r} has {part.shape[1]} features, expected {width}")
-    if any(part.dtype != dtype for part in parts):
-        parts = [part.astype(np.float32) for part in parts]
-    shared = _shared(parts, width)
-    if shared is not None:
-        return shared
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    return np.ascontiguousarray(np.concatenate(parts)), [0, *ends[:-1]]
-
-
-def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
-    """Returns a view from the first to the last row of all parts, and the first row of each part.
-
-    Returns None if the parts are not rows of one array.
-    """
-    owners = [_owner(part) for part in parts]
-    if len(parts) < 2 or any(owner is not owners[0] for owner in owners):
-        return (parts[0], [0]) if len(parts) == 1 and parts[0].flags.c_contiguous else None
-    row = width * parts[0].itemsize
-    first = min(_address(part) for part in parts)
-    last = max(_address(part) + part.nbytes for part in parts)
-    starts = [_address(part) - first for part in parts]
-    if not all(part.flags.c_contiguous for part in parts) or any(start % row for start in starts):
-        return None
-    lowest = parts[starts.index(0)]
-    whole = np.lib.stride_tricks.as_strided(
-        lowest, shape=((last - first) // row, width), strides=(row, parts[0].itemsize), writeable=False
-    )
-    return whole, [start // row for start in starts]
-
-
-def _owner(array: Array) -> Any:
-    """Returns the object that owns the memory of an array."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return base
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _one_vector(
-    ids: list[str], parts: list[Array], offsets: list[int], rows: int, classes: int | None
-) -> tuple[Array, int | None]:
-    """Returns the targets of all rows and the number of classes.
-
-    Rows that belong to no device have the target 0.
-    """
-    whole = all(np.issubdtype(part.dtype, np.integer) or part.dtype == np.bool_ for part in parts)
-    if not whole and classes is None:
-        values = np.zeros(rows, dtype=np.float32)
-        for part, offset in zip(parts, offsets):
-            values[offset : offset + len(part)] = part
-        return values, None
-    labels = np.zeros(rows, dtype=np.uint32)
-    for id, part, offset in zip(ids, parts, offsets):
-        labels[offset : offset + len(part)] = _labels(id, part)
-    return labels, int(labels.max()) + 1 if classes is None else classes
-
-
-def _labels(id: str, targets: Array) -> Array:
-    labels = np.asarray(targets)
-    whole = labels.astype(np.int64)
-    if (whole != labels).any() or (whole < 0).any() or (whole >= 2**32).any():
-        raise InvalidInput(f"device {id!r}: classes must be non-negative integers")
-    return whole.astype(np.uint32)
