@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "crates/deltafl-python/README.md",
-        "docs/src/tutorials/python.md",
-        "docs/src/how-to/python.md",
-        "docs/src/how-to/python-coming-from.md",
-    ],
-)
+#: The pages whose Python code runs in order, as one program each.
+PAGES = [
+    "crates/deltafl-python/README.md",
+    "docs/src/tutorials/python.md",
+    "docs/src/how-to/python.md",
+    "docs/src/how-to/python-coming-from.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
     text = (root / page).read_text()
     blocks = re.findall(r"^```python( torch)?\n(.*?)^```", text, re.M | re.S)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import SHORT
+from test_types import checker
 
 import deltafl as dfl
 
@@ -275,3 +277,8 @@ def test_loaders_of_torch_are_devices() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=3, shuffle=True)
     federation = dfl.Federation({"a": loader})
     assert federation.hash == dfl.Federation({"a": (inputs, targets)}).hash
+
+
+def test_the_module_is_typed(root: Path) -> None:
+    done = checker("mypy", Path("deltafl/torch.py"), cwd=root / "crates/deltafl-python/python")
+    assert done.returncode == 0, done.stdout + done.stderr

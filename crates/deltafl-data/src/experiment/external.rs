@@ -86,3 +86,57 @@ impl Selection for Described {
 
     fn observe(&self, _summed: &SummedTail<'_>, _memory: &mut AlgorithmState) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::experiment::Experiment;
+
+    fn experiment(algorithms: &str) -> Experiment {
+        let head = "name = 'x'\nrounds = 1\ncohort = 20\n[data]\nsource = { kind = 'glyphs', devices = 4 }\n\
+                    [model]\nkind = 'external'\nexternal = { optimizer = 'Adam' }\n[local]\nepochs = 1\nbatch = 10\n\
+                    learning_rate = 1.0\n";
+        Experiment::parse(&format!("{head}{algorithms}")).unwrap()
+    }
+
+    fn section(kind: &str, replaces: &str) -> String {
+        format!(
+            "[[algorithm]]\n{kind}\n[algorithm.external]\nname = 'Mine'\nreplaces = [{replaces}]\n\
+             [algorithm.external.options]\nrate = 0.5\n"
+        )
+    }
+
+    #[test]
+    fn an_external_algorithm_is_written_back_and_named_by_its_program() {
+        let own = section("kind = 'delta-fl'\ntheta = [0.8, 0.5]", "'server-step'");
+        let experiment = experiment(&format!("{own}[[algorithm]]\nkind = 'fedavg'\n"));
+        let again = Experiment::parse(&experiment.to_toml()).unwrap();
+        assert_eq!(again, experiment);
+        let labels = experiment.labels();
+        let names: Vec<_> =
+            labels.iter().map(|label| (label.name.as_str(), label.algorithm.as_str())).collect();
+        assert_eq!(names, [("Mine θ=0.8", "external"), ("Mine θ=0.5", "external"), ("FedAvg", "fedavg")]);
+        assert_eq!(experiment.external(), Some("Mine"));
+    }
+
+    #[test]
+    fn another_option_of_the_program_is_a_difference() {
+        let before = experiment(&section("kind = 'fedavg'", "'weight'"));
+        let now = experiment(&section("kind = 'fedavg'", "'weight'").replace("0.5", "0.7"));
+        let changed: Vec<String> = before.differences(&now).into_iter().map(|change| change.key).collect();
+        assert_eq!(changed, ["algorithm.0.external.options.rate"]);
+    }
+
+    #[test]
+    fn the_replaced_parts_decide_where_an_algorithm_runs() {
+        for (replaces, is_open, simulation) in [
+            ("'server-step'", false, false),
+            ("'weight'", false, true),
+            ("'update'", false, true),
+            ("'select'", true, true),
+        ] {
+            let experiment = experiment(&section("kind = 'fedavg'", replaces));
+            let found = (experiment.is_open(), experiment.needs_simulation().is_some());
+            assert_eq!(found, (is_open, simulation), "{replaces}");
+        }
+    }
+}

@@ -17,16 +17,18 @@
 ``run`` and ``train`` write the same run folder as the command ``deltafl run``. ``sweep`` writes a
 folder that contains one run folder per combination.
 
-Two modules have optional dependencies and are imported only on request: ``deltafl.torch`` trains
+Two modules have optional dependencies and are imported on first use: ``deltafl.torch`` trains
 PyTorch modules, and ``deltafl.flower`` is a strategy for Flower.
 """
 
 from __future__ import annotations
 
-from . import callbacks, errors, metrics, models, partition
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from . import _algorithms, callbacks, errors, metrics, models, partition
 from ._algorithm import AlgorithmState, CustomAlgorithm
 from ._algorithms import *  # noqa: F403
-from ._algorithms import __all__ as _algorithms
 from ._deltafl import __version__
 from ._deployed import Device, Server
 from ._evaluate import Evaluation
@@ -38,6 +40,9 @@ from ._table import Table
 from ._train import SGD, initial, train
 from ._trainer import Local, Trainer
 from .errors import AlgorithmError, Busy, Error, Interrupted, InvalidInput, TrainerError
+
+if _TYPE_CHECKING:
+    from . import torch as torch
 
 __all__ = [
     "SGD",
@@ -75,5 +80,14 @@ __all__ = [
     "sweep",
     "train",
     "worst_case",
-    *_algorithms,
 ]
+__all__ += _algorithms.__all__
+
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Imports the modules with optional dependencies on first use."""
+        if name in ("flower", "torch"):
+            return _importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

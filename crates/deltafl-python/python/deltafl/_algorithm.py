@@ -295,8 +295,9 @@ def algorithm_sections(
     Raises:
         InvalidInput: An entry is not an algorithm, or an algorithm needs a trainer.
     """
-    is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    listed: list[Any] = list(given) if is_list else [given]
+    listed: list[Any] = [given]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        listed = list(given)
     sections, bridges = [], list[AlgorithmBridge | None]()
     names = _names([entry for entry in listed if isinstance(entry, CustomAlgorithm)])
     for entry in listed:

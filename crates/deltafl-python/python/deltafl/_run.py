@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -374,8 +375,7 @@ class Track:
         Args:
             seed: The seed of the run. The default is the first seed of the experiment.
         """
-        import torch  # type: ignore[import-not-found, unused-ignore]
-
+        torch: Any = importlib.import_module("torch")
         return {name: torch.from_numpy(np.array(array)) for name, array in self.arrays(seed).items()}
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ Pass them as ``dfl.train(…, callbacks=[Losses()])``. Without callbacks, no eve
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -325,10 +326,10 @@ class TensorBoard(_Logger):
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter  # type: ignore[import-not-found, unused-ignore]
+            module: Any = importlib.import_module("torch.utils.tensorboard")
         except ImportError:
-            from tensorboardX import SummaryWriter  # type: ignore[import-not-found, no-redef, unused-ignore]
-        self._create: Any = SummaryWriter
+            module = importlib.import_module("tensorboardX")
+        self._create: Any = module.SummaryWriter
         self._folder = Path(folder)
         self._writers: dict[int, Any] = {}
 
@@ -354,8 +355,7 @@ class WandB(_Logger):
     """
 
     def __init__(self, **options: Any) -> None:
-        import wandb  # type: ignore[import-not-found, unused-ignore]
-
+        wandb: Any = importlib.import_module("wandb")
         self._run: Any = wandb.init(**options)
 
     def _log(self, seed: int, round: int, scalars: dict[str, float]) -> None:
@@ -375,12 +375,10 @@ class MLflow(_Logger):
     """
 
     def __init__(self, **options: Any) -> None:
-        import mlflow  # type: ignore[import-not-found, unused-ignore]
-
-        self._mlflow: Any = mlflow
-        self._owned = mlflow.active_run() is None
+        self._mlflow: Any = importlib.import_module("mlflow")
+        self._owned = self._mlflow.active_run() is None
         if self._owned:
-            mlflow.start_run(**options)
+            self._mlflow.start_run(**options)
 
     def _log(self, seed: int, round: int, scalars: dict[str, float]) -> None:
         # The names of MLflow are limited to these characters.
@@ -408,10 +406,8 @@ class LivePlot(Callback):
     """
 
     def __init__(self, metric: str = "loss", statistic: str | int = "mean") -> None:
-        import matplotlib.pyplot as plt  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
         self._metric, self._statistic = metric, statistic
-        self._plt: Any = plt
+        self._plt: Any = importlib.import_module("matplotlib.pyplot")
         self._figure: Any = None
         self._handle: Any = None
         self.values: dict[str, tuple[list[int], list[float]]] = {}
@@ -437,10 +433,9 @@ class LivePlot(Callback):
         axes.set(xlabel="round", ylabel=label)
         axes.legend()
         try:
-            from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+            show: Any = importlib.import_module("IPython.display").display
         except ImportError:
             return
-        show: Any = display
         if self._handle is None:
             self._handle = show(self._figure, display_id=True)
         if self._handle is not None:

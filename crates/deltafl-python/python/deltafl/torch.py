@@ -90,7 +90,7 @@ class Module(Trainer):
         if not self._trained:
             raise InvalidInput("the module has no parameter that requires a gradient")
         buffers_by_name = dict(self._net.named_buffers())
-        others = {name: value for name, value in named.items() if not value.requires_grad}
+        others: dict[str, Any] = {name: value for name, value in named.items() if not value.requires_grad}
         others.update(buffers_by_name)
         # A frozen backbone has the same values on all devices, so that it is not sent.
         floating = [name for name, value in buffers_by_name.items() if value.is_floating_point()]
@@ -345,8 +345,13 @@ class _RngLock:
 _RNG_LOCK = _RngLock()
 
 
+def _cuda_is_used() -> bool:
+    initialized: Any = torch.cuda.is_initialized
+    return bool(initialized())
+
+
 def _random_state() -> tuple[object, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
     return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
 
 
@@ -359,7 +364,7 @@ class _seeded:
     def __enter__(self) -> None:
         self._python = random.getstate()
         self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else None
         torch.manual_seed(self._seed)
         random.seed(self._seed)
 
@@ -406,4 +411,5 @@ def superquantile(losses: Any, theta: float, nu: float = 0.0, weights: Any | Non
         nu: The amount of smoothing ν.
         weights: The weights of the devices. The default is equal weights.
     """
-    return _Superquantile.apply(losses, theta, nu, weights)  # type: ignore[no-untyped-call]
+    apply: Any = _Superquantile.apply
+    return apply(losses, theta, nu, weights)
