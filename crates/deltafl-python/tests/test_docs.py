@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,12 @@ def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) 
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_page_is_generated_from_the_docstrings(root: Path) -> None:
+    generate = runpy.run_path(str(root / "crates/deltafl-python/generate_reference.py"))
+    page = (root / "docs/src/reference/python-api.md").read_text()
+    assert page == generate["sections"](), "run crates/deltafl-python/generate_reference.py"
 
 
 def run_cells(cells: list[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,7 +109,7 @@ class CustomAlgorithm:
     :meth:`server_step`. The built-in algorithm :attr:`base` provides the other parts. The run has
     the same tracks, cohorts, checkpoints, resumption and report as a run of built-in algorithms.
 
-    Numbers, strings and booleans among the attributes of the object are its options. They are
+    Numbers, strings and booleans among the attributes of the object and its class are its options. They are
     recorded in the run folder, distinguish models with the same name, and must be the same when a
     run resumes.
 
@@ -211,9 +210,11 @@ class CustomAlgorithm:
 
     def options(self) -> dict[str, Any]:
         """Returns the options: attributes that are numbers, strings, booleans or lists of them."""
-        given = dict(vars(self))
-        if is_dataclass(self):
-            given = {field.name: getattr(self, field.name) for field in fields(self)} | given
+        given: dict[str, Any] = {}
+        for kind in reversed(type(self).__mro__):
+            if kind not in (object, CustomAlgorithm):
+                given.update(vars(kind))
+        given.update(vars(self))
         reserved = ("base", "reports", "name")
         return {
             name: value
