@@ -37,7 +37,7 @@ def sections() -> str:
     text = HEAD
     for name in MODULES:
         module = importlib.import_module(name)
-        exported = sorted(set(module.__all__) - SKIPPED, key=str.lower)
+        exported = sorted(set(module.__all__) - SKIPPED, key=lambda name: (name.lower(), name))
         if name == "deltafl":
             own = set(importlib.import_module("deltafl.errors").__all__)
             algorithms = set(importlib.import_module("deltafl._algorithms").__all__)

@@ -349,7 +349,7 @@ def test_random_numbers_are_keyed_by_device_round_and_seed() -> None:
 def test_an_algorithm_that_needs_more_than_a_trainer_is_refused_before_training(
     federation: dfl.Federation, algorithm: Any, reason: str
 ) -> None:
-    with pytest.raises(dfl.InvalidInput, match=f"cannot be trained by a trainer of your own: {reason}"):
+    with pytest.raises(dfl.InvalidInput, match=f"cannot be trained by your trainer: {reason}"):
         dfl.train(federation, Softmax(5, 2), algorithm, out="never", **SHORT)
     assert not Path("never").exists()
 

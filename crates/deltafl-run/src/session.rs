@@ -77,7 +77,7 @@ pub enum RunError {
         name: String,
     },
     /// A trainer cannot train an algorithm.
-    #[error("{track} cannot be trained by a trainer of your own: {reason}")]
+    #[error("{track} cannot be trained by your trainer: {reason}")]
     Untrainable {
         /// The name of the track.
         track: String,
