@@ -444,3 +444,37 @@ def test_the_state_of_a_device_survives_a_resumption(federation: dfl.Federation)
     assert part[0].params().tobytes() == whole[0].params().tobytes()
     once = dfl.train(federation, Softmax(5, 2), dfl.FedAvg(), out="once", **options)
     assert once[0].params().tobytes() != whole[0].params().tobytes()
+
+
+class Stateful(Softmax):
+    """Uses random numbers, and the state of the device."""
+
+    def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+        local.state["n"] = local.state.get("n", 0.0) + 1.0
+        noise = local.rng().normal(scale=0.01, size=len(params))
+        return super().update(params, inputs, targets, local) + local.state["n"] * noise
+
+
+class Raising(Softmax):
+    def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+        raise ZeroDivisionError("an error of mine")
+
+
+def test_processes_give_the_same_bits_as_threads(federation: dfl.Federation) -> None:
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)]
+    threads = dfl.train(federation, Stateful(5, 2), algorithms, threads=2, out="threads", **SHORT)
+    processes = dfl.train(federation, Stateful(5, 2), algorithms, workers=2, out="processes", **SHORT)
+    for one, other in zip(threads, processes):
+        assert one.params().tobytes() == other.params().tobytes()
+    assert processes[0].predict(federation["ward-0"][0]).shape == (30,)
+
+
+def test_an_exception_in_a_process_names_the_device(federation: dfl.Federation) -> None:
+    with pytest.raises(dfl.TrainerError, match="device ward-.*an error of mine") as raised:
+        dfl.train(federation, Raising(5, 2), dfl.FedAvg(), workers=1, **SHORT)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    local = type("Local", (Softmax,), {})
+    with pytest.raises(dfl.InvalidInput, match="cannot be pickled"):
+        dfl.train(federation, local(5, 2), dfl.FedAvg(), workers=1, **SHORT)
+    with pytest.raises(dfl.InvalidInput, match="workers= is a number of processes for a Trainer"):
+        dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), workers=1, **SHORT)

@@ -17,7 +17,7 @@ from test_docs import PAGES
 import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
-PLAIN = ["_algorithm", "_arrays", "_columns", "_evaluate", "_federation", "_layout", "_sources", "callbacks", "metrics", "partition", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
+PLAIN = ["_algorithm", "_arrays", "_columns", "_evaluate", "_federation", "_layout", "_sources", "_workers", "callbacks", "metrics", "partition", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
 
 USE = """
 import numpy as np

@@ -19,6 +19,7 @@ from ._experiment import CallerObjects, text
 from ._federation import Federation
 from ._run import Run, TrainOptions, train_experiment
 from ._trainer import Trainer
+from ._workers import ProcessTrainer
 from .callbacks import Callback
 from .errors import InvalidInput
 from .models import Model
@@ -78,6 +79,7 @@ def train(
     normalise: Literal["none", "mean-ratio", "standard"] = "none",
     evaluate_sample: int | None = None,
     threads: int | None = None,
+    workers: int | None = None,
     kernel: str | None = None,
     compute: str = "cpu",
     progress: bool | None = None,
@@ -108,6 +110,9 @@ def train(
             ("in-turn"), or all with a part of the cohort each ("apart"). The default is "in-turn"
             if an algorithm finds η in secure sums, otherwise "together".
         threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
+        workers: The number of processes that compute the devices of a trainer, for trainers that
+            hold the interpreter lock. The bits are those of ``threads``. The trainer must be
+            picklable, and a script needs the guard ``if __name__ == "__main__":``.
         kernel: The name of the kernels. The default is the fastest that the CPU supports.
         compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
         progress: Whether to show the progress. The default shows it in terminals and notebooks.
@@ -128,6 +133,10 @@ def train(
     name = name or _default_name(resume, out)
     trainer = model if isinstance(model, Trainer) else None
     sections, bridges = algorithm_sections(algorithms, has_trainer=trainer is not None)
+    if workers is not None:
+        if trainer is None or workers < 1 or threads is not None:
+            raise InvalidInput("workers= is a number of processes for a Trainer, in place of threads=")
+        threads = workers
     supplied = CallerObjects(federation, trainer, bridges)
     experiment = {
         "name": name,
@@ -160,7 +169,12 @@ def train(
         kernel=kernel,
         compute=compute,
     )
-    return train_experiment(toml, options, supplied, progress=progress, callbacks=callbacks)
+    if workers is None or trainer is None:
+        return train_experiment(toml, options, supplied, progress=progress, callbacks=callbacks)
+    with ProcessTrainer(trainer) as processes:
+        remote = CallerObjects(federation, processes, bridges)
+        run = train_experiment(toml, options, remote, progress=progress, callbacks=callbacks)
+    return Run(run.path, federation=federation, trainer=trainer)
 
 
 def _check(federation: Any, model: Any) -> None:
