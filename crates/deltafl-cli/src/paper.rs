@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use deltafl_data::experiment::Experiment;
-use deltafl_run::paper::estimate::{HumanDuration, Left, RunPace};
+use deltafl_run::paper::estimate::{HumanDuration, RemainingWork, RunPace};
 use deltafl_run::paper::{MissingData, Pair, PaperComparison, find_federation};
 use deltafl_run::report::{ReportFigures, write_report};
 use deltafl_run::{Ended, RunOptions, Start, Stopped, session};
@@ -181,8 +181,8 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
-        let left = Left::for_experiment(experiment, &job.out).map_err(explained)?;
-        if left == Left::default() {
+        let left = RemainingWork::for_experiment(experiment, &job.out).map_err(explained)?;
+        if left == RemainingWork::default() {
             log(args, &format!("{name}: finished"));
             continue;
         }

@@ -74,10 +74,10 @@ pub struct Heading {
 pub struct FederationWriter {
     heading: Heading,
     target: PathBuf,
-    partial: Partial,
+    partial: PartialFolder,
     examples: ArrowFileWriter,
     seen: HashSet<(String, Split)>,
-    table: Table,
+    table: DeviceColumns,
     /// Symbols or examples written so far.
     rows: u64,
     targets: TargetBuffer,
@@ -91,7 +91,7 @@ pub struct FederationWriter {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct DeviceColumns {
     /// All identities, one after the other, and their ends.
     ids: String,
     id_ends: Vec<i32>,
@@ -110,7 +110,7 @@ impl FederationWriter {
             return Err(SaveError::Classes { classes });
         }
         let targets = TargetBuffer::new(heading.kind, heading.target);
-        let partial = Partial::beside(target)?;
+        let partial = PartialFolder::beside(target)?;
         let path = partial.path.join(EXAMPLES);
         let examples = ArrowFileWriter::create(
             &path,
@@ -123,7 +123,7 @@ impl FederationWriter {
             partial,
             examples,
             seen: HashSet::new(),
-            table: Table::default(),
+            table: DeviceColumns::default(),
             rows: 0,
             targets,
             class_names: Vec::new(),
@@ -278,7 +278,7 @@ pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifes
     writer.finish()
 }
 
-impl Table {
+impl DeviceColumns {
     fn push(&mut self, id: &str, split: Split, offset: u64, examples: u64) -> Result<(), SaveError> {
         let end = i32::try_from(self.ids.len() + id.len()).map_err(|_| SaveError::IdsTooLong)?;
         self.ids.push_str(id);
@@ -313,11 +313,11 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// The hidden folder of an incomplete federation, which is removed unless it is renamed.
 #[derive(Debug)]
-struct Partial {
+struct PartialFolder {
     path: PathBuf,
 }
 
-impl Partial {
+impl PartialFolder {
     fn beside(target: &Path) -> Result<Self, SaveError> {
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -354,7 +354,7 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFolder {
     fn drop(&mut self) {
         // After the rename the folder no longer exists; before it, an incomplete federation is
         // useless.

@@ -9,7 +9,7 @@ use deltafl::trainer::{TrainerError, Worker};
 use super::DeviceData;
 
 /// F_k(w) in the current round.
-pub(super) type Losses = LossCache<ParamsId, f64>;
+pub(super) type DeviceLosses = LossCache<ParamsId, f64>;
 
 /// An answer and the round to which it is bound.
 pub(super) struct Answer {
@@ -47,7 +47,7 @@ impl AnswerTask<'_> {
         &self,
         question: &Question,
         answering: &Answering,
-        losses: &mut Losses,
+        losses: &mut DeviceLosses,
         own: &mut [AlgorithmState],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {

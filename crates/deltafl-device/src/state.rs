@@ -33,7 +33,7 @@ use deltafl_wire::roster::{PreviousRoster, RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::answers::AnswerBudget;
-use self::answers::Answers;
+use self::answers::AnswerCounts;
 pub use self::answers::{AnswerCount, BudgetSpent};
 use self::ledger::Ledger;
 pub(crate) use self::ledger::{AnswerRefused, Claim, LedgerKey, ServedTrack};
@@ -79,7 +79,7 @@ pub struct DeviceState {
     refused: Option<SeenRoster>,
     transcript: Transcript,
     ledger: Ledger,
-    answers: Answers,
+    answers: AnswerCounts,
     memory: OwnMemory,
     rounds: SeenRounds,
     /// Dates the transcript and checks the expiry of rosters.
@@ -95,7 +95,7 @@ impl Default for DeviceState {
             refused: None,
             transcript: Transcript::default(),
             ledger: Ledger::default(),
-            answers: Answers::default(),
+            answers: AnswerCounts::default(),
             memory: OwnMemory::default(),
             rounds: SeenRounds::default(),
             clock: Arc::new(SystemClock),
@@ -146,7 +146,7 @@ impl DeviceState {
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
-        let answers = Answers::open(&path.join("answers"))?;
+        let answers = AnswerCounts::open(&path.join("answers"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
         let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });

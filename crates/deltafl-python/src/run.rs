@@ -71,13 +71,21 @@ pub(crate) fn parsed(py: Python<'_>, toml: &str) -> PyResult<Experiment> {
 pub(crate) struct How {
     out: PathBuf,
     resume: bool,
-    threads: usize,
+    /// One per core if `None`.
+    threads: Option<i64>,
     kernel: Option<String>,
     compute: String,
     /// An `AlgorithmBridge` or None per section.
     algorithms: Vec<Option<Py<PyAny>>>,
     /// The object that receives the events of the run, if there are callbacks.
     callbacks: Option<Py<PyAny>>,
+}
+
+fn thread_count(py: Python<'_>, threads: i64) -> PyResult<NonZeroUsize> {
+    let count = usize::try_from(threads).ok().and_then(NonZeroUsize::new);
+    count.ok_or_else(|| {
+        invalid(py, format!("threads = {threads}: expected 1 or above, or None for one per core"))
+    })
 }
 
 /// Trains an experiment into its run folder. If it was stopped, returns the seed, the rounds done
@@ -98,6 +106,7 @@ pub(crate) fn train(
         None => Isa::detect(),
     };
     let compute: BackendChoice = how.compute.parse().map_err(|e| invalid(py, e))?;
+    let threads = how.threads.map(|threads| thread_count(py, threads)).transpose()?;
     let stop = stop.get();
     if trainer.is_some() && compute != BackendChoice::Cpu {
         let problem = format!(
@@ -111,7 +120,7 @@ pub(crate) fn train(
     let options = RunOptions {
         out: &how.out,
         start: if how.resume { Start::Resume } else { Start::New },
-        machine: Machine { threads: NonZeroUsize::new(how.threads), kernel, compute },
+        machine: Machine { threads, kernel, compute },
         concurrent_seeds: false,
         algorithms: algorithms.as_ref().map(|algorithms| algorithms as &dyn ExternalAlgorithms),
     };

@@ -121,6 +121,8 @@ def test_errors_are_exceptions_with_the_messages_of_the_command(tmp_path: Path) 
         dfl.run(TINY, progress=False)
     with pytest.raises(dfl.InvalidInput, match="compute"):
         dfl.run(TINY, out="other", compute="abacus")
+    with pytest.raises(dfl.InvalidInput, match="threads = 0: expected 1 or above, or None"):
+        dfl.run(TINY, out="other", threads=0)
 
 
 def test_a_resumed_run_is_bitwise_equal() -> None:

@@ -54,7 +54,7 @@ pub fn run(
 }
 
 /// The inputs of a rank.
-struct Run {
+struct RankInputs {
     experiment: Experiment,
     federation: Federation,
     model: Box<dyn Model>,
@@ -64,7 +64,7 @@ struct Run {
     folder: Option<RunFolder>,
 }
 
-fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> Result<Run, RunError> {
+fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> Result<RankInputs, RunError> {
     let kernel = world.common_isa(options.machine.kernel);
     let request = common_request(world, options);
     let federation = load(&experiment)?;
@@ -84,7 +84,7 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
         population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
-    Ok(Run { experiment, federation, model, request, folder })
+    Ok(RankInputs { experiment, federation, model, request, folder })
 }
 
 /// Returns the backend of each rank. The ranks of a host share its GPUs round-robin. With `auto`,
@@ -103,11 +103,11 @@ fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
 
 fn on_ranks(
     world: &World,
-    run: Run,
+    run: RankInputs,
     options: &RunOptions<'_>,
     send: &SendEvent<'_>,
 ) -> Result<Ended, RunError> {
-    let Run { experiment, federation, model, request, folder } = run;
+    let RankInputs { experiment, federation, model, request, folder } = run;
     let differs = |e: deltafl_mpi::Differs| RunError::Ranks { problem: e.to_string() };
     world.same("the data", federation.hash()).map_err(differs)?;
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;

@@ -1,7 +1,8 @@
 //! The durable server: an experiment trained with devices that connect over a network.
 //!
-//! A server commits every finished round to its store. Started again with the same options, it continues where it was, and so
-//! does another server on the same database: one of them holds a lease and leads, the others stand by.
+//! A server commits every finished round to its store. If it is started again with the same options,
+//! it continues. Several servers may share a database: one of them holds a lease and leads, and the
+//! others are on standby.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -53,11 +54,11 @@ use deployment::Deployment;
 /// The roster of a server without certificates contains the devices of its data, and does not change.
 const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
-/// The model that a server trains, and the data for which it is.
+/// The model that a server trains, and its data.
 pub struct ServedModel<'a> {
-    /// Initialises w and names its tensors. Devices train by a trainer of their own.
+    /// Initialises w and names its tensors. Devices train with their own trainer.
     pub trainer: &'a dyn LocalTrainer,
-    /// The contract of the data; `None` if devices bring their own trainer and data.
+    /// The contract of the data; `None` if devices have their own trainer and data.
     pub contract: Option<DataContract>,
     /// The hash of the data that the run folder records.
     pub data_hash: String,
@@ -123,7 +124,7 @@ pub enum ServerEvent<'a> {
         /// Its address.
         url: &'a str,
     },
-    /// Another server leads; this one stands by.
+    /// Another server leads; this one is on standby.
     StandingBy,
     /// Devices can connect.
     Listening {
@@ -288,7 +289,7 @@ impl<'a> Server<'a> {
         Self { environment, ..self }
     }
 
-    /// Uses an open store in place of the one in the configuration.
+    /// Uses an open store instead of the one in the configuration.
     #[must_use]
     pub fn with_store(self, store: Store) -> Self {
         Self { store: Some(store), ..self }
@@ -473,7 +474,7 @@ impl<'a> Server<'a> {
             exchange.set_run(first_run + place as u64);
             exchange.resume(state)?;
             match train_with(exchange, &self.plan, state, committer.train_options(), &mut committer) {
-                // It waited for devices: no further round was begun.
+                // It was waiting for devices, and no further round was started.
                 Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
                 ended => ended.map_err(ServerError::from),
             }

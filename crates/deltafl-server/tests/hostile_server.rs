@@ -41,7 +41,7 @@ use deltafl_server::Deadlines;
 use deltafl_server::exchange::{DrawChain, NetworkExchange, Rules};
 use deltafl_wire::proto::{from_device, from_server};
 use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
-use deltafl_wire::threat::{Adversary, ThreatAssumptions};
+use deltafl_wire::threat::{ServerBehaviour, ThreatAssumptions};
 use deltafl_wire::{BlobId, fragments, loopback, proto};
 use ed25519_dalek::{Signer as _, SigningKey};
 use fleet::{Records, TestFederation, TestHost, never, start_host};
@@ -300,7 +300,8 @@ async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_li
     let offered = |guard: ThreatAssumptions| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
     assert_eq!(offered(ThreatAssumptions::default()).await, Some(10));
     assert_eq!(
-        offered(ThreatAssumptions { adversary: Adversary::Curious, ..ThreatAssumptions::default() }).await,
+        offered(ThreatAssumptions { adversary: ServerBehaviour::Curious, ..ThreatAssumptions::default() })
+            .await,
         None
     );
 }

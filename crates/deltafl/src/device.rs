@@ -22,40 +22,43 @@ mod loss_cache;
 pub(crate) use contribution::{Contribution, Share, add_evaluation, add_update, mean_loss};
 pub use loss_cache::LossCache;
 
-/// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
-/// blocks of a large device can be spread over threads without changing a bit.
+/// The number of examples per block of a forward pass. A device's loss is the sum of its blocks in
+/// order, so threads can share the blocks of a large device without changing a bit.
 pub const BLOCK: usize = 256;
 
-/// The blocks of a forward pass over `count` examples.
+/// Returns the blocks of a forward pass over `count` examples.
 pub fn blocks(count: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(count))
 }
 
-/// The part of a stream's key that stands for a device: its identity, hashed, so that a device draws the
-/// same numbers wherever it stands in a table.
+/// Returns the part of a stream's key that identifies a device: the hash of its identity. A device
+/// thus draws the same numbers at any index of a table.
 pub fn stream_key(id: &str) -> u64 {
     let hash = blake3::hash(id.as_bytes());
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-/// The random numbers of a device's local update in a reproducible run: the same in a simulation and on a device.
+/// Returns the random numbers of a device's local update in a reproducible run. They are the same in
+/// a simulation and on a device.
 pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
     Stream::new(key.seed, Purpose::LocalUpdate, key.round, device)
 }
 
-/// Where the random numbers of a local update come from: the order of the examples, and with it the batches.
+/// The source of the random numbers of a local update, which determine the order of the examples and
+/// the batches.
 #[derive(Clone, Copy, Default)]
 pub enum UpdateRandomness {
-    /// From the seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then equal, so that
-    /// the difference of two sums is exactly the update of the device that is missing from one of them.
+    /// The seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then
+    /// equal. The difference of two sums is therefore exactly the update of the device that is missing
+    /// in one of them.
     #[default]
     Reproducible,
-    /// From a secret of the device, drawn anew for every question.
+    /// A secret of the device, drawn for each question.
     Secret([u8; 32]),
 }
 
 impl UpdateRandomness {
-    /// The random numbers of a device's local update.
+    /// Returns the random numbers of a device's local update.
     pub fn stream(&self, key: &RoundKey, device: u64) -> Stream {
         match self {
             Self::Reproducible => update_stream(key, device),
@@ -64,7 +67,7 @@ impl UpdateRandomness {
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for UpdateRandomness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -74,25 +77,25 @@ impl fmt::Debug for UpdateRandomness {
     }
 }
 
-/// A device that answers for itself.
+/// A device that computes its own answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// Its data.
     pub examples: Examples<'a>,
-    /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
+    /// The device's part of the key of its random numbers: see [`stream_key`].
     pub key: u64,
-    /// Where the random numbers of its updates come from.
+    /// The source of the random numbers of its updates.
     pub randomness: UpdateRandomness,
-    /// The examples that never train; `None` where it holds none out, or tells nothing of them.
+    /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
 }
 
-/// The examples of a device that never train.
+/// The held-out examples of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldOut<'a> {
-    /// One at least.
+    /// At least one example.
     pub examples: Examples<'a>,
-    /// What is predicted of them.
+    /// The task of the prediction.
     pub task: Task,
 }
 

@@ -66,11 +66,11 @@ pub struct Round<'a> {
     pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
-    /// What a simulation adds to each requested update, or empty in a deployment.
+    /// The additions of a simulation to each requested update; empty in a deployment.
     pub own: &'a [SimulatedUpdate],
 }
 
-/// What a simulation adds to a requested update. Devices of a deployed federation keep their
+/// The additions of a simulation to a requested update. Devices of a deployed federation keep their
 /// memories private and weigh themselves.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedUpdate {
@@ -233,7 +233,7 @@ pub enum ExchangeError {
     Compute(#[from] ComputeError),
     /// The aggregation of the cohort failed: too many of its devices left, or one of them was
     /// malicious. The round can restart with another cohort.
-    #[error("the cohort came to no sum")]
+    #[error("the aggregation of the cohort failed")]
     NoSum {
         /// The error reported by the exchange.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -283,7 +283,7 @@ pub trait Exchange {
     /// disconnect waits until a cohort is available.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
-    /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
+    /// Announces the cohort of the next round, so that an idle exchange can prepare it.
     fn announce(&mut self, next: &[CohortMember]);
 
     /// Returns F_k(w) of each answering cohort device, per params (open mode; Algorithm 2, lines

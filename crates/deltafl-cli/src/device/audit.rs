@@ -114,9 +114,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if found.is_empty() {
         return Ok(());
     }
-    // Not the fault of whoever asked: exit code 1.
+    // Not an error of the caller: exit code 1.
     Err(miette::miette!(
-        help = "take both devices out of the federation, and show these transcripts to whoever keeps the authority",
+        help = "take both devices out of the federation, and show these transcripts to the operator of the authority",
         "the server showed two views"
     ))
 }

@@ -53,12 +53,12 @@ class CallerObjects:
         layout = None if self.federation is None else self.federation._layout
         return Bridge(self.trainer, self.algorithms, layout)
 
-    def threads(self, requested: int | None) -> int:
+    def threads(self, requested: int | None) -> int | None:
         """Returns the number of threads.
 
-        The default is 1 for a trainer and 0, one thread per core, for a built-in model.
+        The default is 1 for a trainer and one per core, ``None``, for a built-in model.
         """
-        return int(self.trainer is not None) if requested is None else requested
+        return 1 if requested is None and self.trainer is not None else requested
 
     def filled(self, experiment: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the experiment with default sections for the model and the data."""

@@ -39,7 +39,7 @@ def run(
     *,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
-    threads: int = 0,
+    threads: int | None = None,
     kernel: str | None = None,
     compute: str = "cpu",
     progress: bool | None = None,
@@ -52,7 +52,7 @@ def run(
         experiment: The path of a TOML file, or a dict with the same keys.
         out: The run folder. The default is ``runs/NAME``.
         resume: Continues an interrupted run in the run folder.
-        threads: The number of threads. 0 uses one thread per core.
+        threads: The number of threads. The default is one per core.
         kernel: The name of the kernels. The default is the fastest that the CPU supports.
         compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
         progress: Whether to show the progress. The default shows it in terminals and notebooks.
@@ -87,7 +87,7 @@ class TrainOptions:
 
     out: Path
     resume: bool
-    threads: int
+    threads: int | None
     kernel: str | None
     compute: str
     #: The adapter of the custom algorithm of each section, or None.

@@ -20,7 +20,7 @@ pub struct FederationBuilder {
     split: Vec<u8>,
     offset: Vec<u64>,
     count: Vec<u64>,
-    inputs: Column,
+    inputs: InputBuffer,
     targets: TargetBuffer,
     class_names: Vec<String>,
     feature_columns: Vec<FeatureColumn>,
@@ -30,7 +30,7 @@ pub struct FederationBuilder {
 }
 
 #[derive(Debug)]
-enum Column {
+enum InputBuffer {
     Bytes(Vec<u8>),
     Dense(Vec<f32>),
     Tokens(Vec<u32>),
@@ -51,10 +51,10 @@ impl FederationBuilder {
     /// Creates an empty federation with this kind of target.
     pub fn with_target(name: &str, kind: InputKind, target: TargetKind) -> Self {
         let inputs = match kind {
-            InputKind::Bytes { .. } => Column::Bytes(Vec::new()),
-            InputKind::Dense { .. } => Column::Dense(Vec::new()),
-            InputKind::Tokens { .. } => Column::Tokens(Vec::new()),
-            InputKind::Windows { .. } => Column::Text(Vec::new()),
+            InputKind::Bytes { .. } => InputBuffer::Bytes(Vec::new()),
+            InputKind::Dense { .. } => InputBuffer::Dense(Vec::new()),
+            InputKind::Tokens { .. } => InputBuffer::Tokens(Vec::new()),
+            InputKind::Windows { .. } => InputBuffer::Text(Vec::new()),
         };
         Self {
             name: name.to_owned(),
@@ -121,15 +121,15 @@ impl FederationBuilder {
         self.split.push(split as u8);
         self.count.push(count as u64);
         self.offset.push(match &self.inputs {
-            Column::Text(text) => text.len() as u64,
+            InputBuffer::Text(text) => text.len() as u64,
             _ => self.targets.len() as u64,
         });
         self.targets.extend(targets);
         match (&mut self.inputs, inputs) {
-            (Column::Bytes(column), DeviceExamples::Bytes(values)) => column.extend_from_slice(values),
-            (Column::Dense(column), DeviceExamples::Dense(values)) => column.extend_from_slice(values),
-            (Column::Tokens(column), DeviceExamples::Tokens(ids)) => column.extend_from_slice(ids),
-            (Column::Text(column), DeviceExamples::Text(text)) => column.extend_from_slice(text),
+            (InputBuffer::Bytes(column), DeviceExamples::Bytes(values)) => column.extend_from_slice(values),
+            (InputBuffer::Dense(column), DeviceExamples::Dense(values)) => column.extend_from_slice(values),
+            (InputBuffer::Tokens(column), DeviceExamples::Tokens(ids)) => column.extend_from_slice(ids),
+            (InputBuffer::Text(column), DeviceExamples::Text(text)) => column.extend_from_slice(text),
             _ => unreachable!("the shape refuses inputs of another kind"),
         }
         Ok(())
@@ -153,10 +153,10 @@ impl FederationBuilder {
                 examples: self.count.into(),
             },
             inputs: match self.inputs {
-                Column::Bytes(values) => InputColumn::Bytes(values.into()),
-                Column::Dense(values) => InputColumn::Dense(values.into()),
-                Column::Tokens(ids) => InputColumn::Tokens(ids.into()),
-                Column::Text(text) => InputColumn::Text(text.into()),
+                InputBuffer::Bytes(values) => InputColumn::Bytes(values.into()),
+                InputBuffer::Dense(values) => InputColumn::Dense(values.into()),
+                InputBuffer::Tokens(ids) => InputColumn::Tokens(ids.into()),
+                InputBuffer::Text(text) => InputColumn::Text(text.into()),
             },
             targets: self.targets.into_column(),
             class_names: self.class_names,

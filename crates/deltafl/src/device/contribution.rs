@@ -29,7 +29,7 @@ pub(crate) enum Contribution<'q> {
         plan: &'q LocalPlan,
         /// α_k·ω_k; NaN if the loss is not a number. Such an update is counted as refused.
         weight: f64,
-        /// The report beside the update, if the weighting has one.
+        /// The report with the update, if the weighting has one.
         report: Option<Report<'q>>,
     },
     /// Histograms of the metrics over the examples that the device holds out.
@@ -101,7 +101,7 @@ pub(crate) fn add_evaluation(
 pub(crate) struct Share<'a> {
     /// α_k·ω_k.
     pub(crate) weight: f64,
-    /// The report beside the update.
+    /// The report with the update.
     pub(crate) report: Option<Report<'a>>,
     /// The training of a personal model after the update.
     pub(crate) personal: Option<PersonalMethod>,
@@ -149,7 +149,7 @@ pub(crate) fn add_update(
     Ok((is_added && is_new).then_some(memory))
 }
 
-/// Adds the answer of a worker to `sum`: w_k, and the changes of the vectors that were sent beside w.
+/// Adds the answer of a worker to `sum`: w_k, and the changes of the vectors that were sent with w.
 /// Returns whether the update is in the sum. An update that is not finite is counted there instead.
 fn add_answer(
     code: &UpdateCode,

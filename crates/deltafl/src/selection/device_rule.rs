@@ -14,7 +14,7 @@ pub trait DeviceRule: fmt::Debug + Send + Sync {
     /// counted as refused.
     fn share(&self, device: &DeviceFacts) -> f64;
 
-    /// Writes the numbers that a device reports beside its update, at most [`MAX_REPORTS`].
+    /// Writes the numbers that a device reports with its update, at most [`MAX_REPORTS`].
     fn report(&self, update: &UpdateFacts, report: &mut [f64]);
 }
 

@@ -27,7 +27,7 @@ pub struct WeightingKind {
     pub share: fn(&[f64], &DeviceFacts) -> f64,
     /// The largest share.
     pub most: f64,
-    /// The names of the numbers that the sum contains beside the update, each multiplied by α_k.
+    /// The names of the numbers that the sum contains in addition to the update, each multiplied by α_k.
     pub reports: &'static [&'static str],
     /// Writes the reported numbers of a device, as many as `reports` has names.
     pub report: fn(&[f64], &UpdateFacts, &mut [f64]),
@@ -37,7 +37,7 @@ pub struct WeightingKind {
 /// this share is too large for a sum.
 pub const LARGEST_SHARE: f64 = (1 << 20) as f64;
 
-/// What a device knows of itself before it trains.
+/// The facts about a device that are known before it trains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceFacts {
     /// F_k(w), or 0 if the weighting does not need it.
@@ -48,10 +48,10 @@ pub struct DeviceFacts {
     pub examples: u64,
 }
 
-/// What a device knows of its update.
+/// The facts about an update that its device knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateFacts {
-    /// What it knew before.
+    /// The facts known before the training.
     pub device: DeviceFacts,
     /// ω_k.
     pub share: f64,
@@ -176,7 +176,7 @@ impl Weighting {
         (self.kind.share)(self.numbers(), device).clamp(0.0, self.kind.most)
     }
 
-    /// Returns the numbers that a device adds beside its update, before they are multiplied by α_k.
+    /// Returns the numbers that a device adds to its update, before they are multiplied by α_k.
     pub fn report(&self, update: &UpdateFacts) -> Vec<f64> {
         let mut report = vec![0.0; self.kind.reports.len()];
         (self.kind.report)(self.numbers(), update, &mut report);
@@ -184,12 +184,12 @@ impl Weighting {
     }
 }
 
-/// A report that a device adds beside its update.
+/// A report that a device adds to its update.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// The weighting that defines it.
     pub weighting: &'a Weighting,
-    /// What the device knows before it trains.
+    /// The facts about the device before it trains.
     pub device: DeviceFacts,
     /// α_k.
     pub weight: f64,
