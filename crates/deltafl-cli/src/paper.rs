@@ -233,6 +233,7 @@ fn train(args: &Args, job: &Job, progress: &mut Progress) -> Result<Result<Paper
         start: Start::Any,
         machine: args.machine.machine(),
         concurrent_seeds: progress.shows_concurrent_seeds(),
+        algorithms: None,
     };
     let federation = session::load(&job.experiment).map_err(explained)?;
     let ended = session::run_on(job.experiment.clone(), &federation, &options, progress);

@@ -18,6 +18,7 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
+use crate::external::{entries_of, section_of, store};
 use crate::failure::{invalid, raised};
 use crate::federation::gathered;
 use crate::listener::Stop;
@@ -221,12 +222,19 @@ impl Worker for PyWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut AlgorithmState,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;
         let &LocalTask { params, examples, plan, .. } = task;
-        plan.without_correction()?;
+        let algorithm = match plan.correction {
+            Some(correction) => Some(section_of(correction).ok_or_else(|| {
+                TrainerError::from(
+                    "the algorithm corrects the gradients of devices, which this trainer does not",
+                )
+            })?),
+            None => None,
+        };
         let order = order(plan, examples.len(), stream);
         let seed = stream.next_u64();
         Python::attach(|py| {
@@ -246,7 +254,12 @@ impl Worker for PyWorker<'_> {
             let updated = gathered(py, &mut self.batch, examples, 0..examples.len())
                 .and_then(|(inputs, targets)| {
                     let params = PyArray1::from_slice(py, params);
-                    self.call("update", py, (params, inputs, targets, local))
+                    let state = entries_of(py, own)?;
+                    let given = (params, inputs, targets, local, &state, algorithm);
+                    let updated = self.call("update", py, given)?;
+                    // The trainer changes the state in place.
+                    store(&state, own)?;
+                    Ok(updated)
                 })
                 .and_then(|updated| entries(&updated, params.len()));
             self.local = updated.map_err(|e| self.trainer.fail(py, e))?;

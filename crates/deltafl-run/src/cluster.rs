@@ -16,8 +16,8 @@ use deltafl_mpi::World;
 use crate::backend::{Backend, BackendRequest};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Stopped, build_model, describe_data, load, open, warn_before,
-    write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, check_external, describe_data, load, open,
+    warn_before, write_classes,
 };
 
 use crate::sweep::points::Shard;
@@ -111,6 +111,7 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
     let model = build_model(&experiment, &federation, kernel)?;
     // An unusable backend is detected before the run folder is created. The run uploads the data
     // again.
+    check_external(&experiment, options)?;
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();

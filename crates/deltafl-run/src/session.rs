@@ -20,7 +20,7 @@ use deltafl::training::{
 };
 use deltafl_cuda::GpuError;
 use deltafl_data::experiment::{
-    AlgorithmSection, Experiment, LoadError, Population, Resolved, SecureAggregation,
+    AlgorithmSection, Experiment, ExternalAlgorithms, LoadError, Population, Resolved, SecureAggregation,
 };
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
@@ -71,6 +71,20 @@ pub enum RunError {
     /// The state of rank 0 cannot be sent to the other ranks.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Only the program that implements an algorithm of the experiment can train it.
+    #[error("the algorithm {name} is implemented by a program: train it with that program")]
+    External {
+        /// The name of the algorithm.
+        name: String,
+    },
+    /// A trainer cannot train an algorithm.
+    #[error("{track} cannot be trained by your trainer: {reason}")]
+    Untrainable {
+        /// The name of the track.
+        track: String,
+        /// The part of the algorithm that trainers do not support.
+        reason: &'static str,
+    },
     /// A rank of an MPI job cannot take part, or the ranks disagree.
     #[error("{problem}")]
     Ranks {
@@ -114,6 +128,8 @@ impl Explain for RunError {
             | Self::Setup(_)
             | Self::Gpu { .. }
             | Self::GpuMemory(_)
+            | Self::External { .. }
+            | Self::Untrainable { .. }
             | Self::Ranks { .. } => ErrorKind::InvalidInput,
             Self::Folder(error) => error.kind(),
             Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
@@ -150,12 +166,14 @@ pub struct RunOptions<'a> {
     /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
     /// a time needs `false`.
     pub concurrent_seeds: bool,
+    /// The implementation of the external algorithms of the experiment.
+    pub algorithms: Option<&'a dyn ExternalAlgorithms>,
 }
 
 impl<'a> RunOptions<'a> {
     /// Creates the options of a new run in `out` that uses the whole machine.
     pub fn new(out: &'a Path) -> Self {
-        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true }
+        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true, algorithms: None }
     }
 }
 
@@ -314,6 +332,7 @@ pub fn run_trainer(
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
+    check_trainer(&experiment)?;
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
     let threads = Backend::cpu(federation, trainer, options.machine.threads)?.into_compute();
@@ -340,6 +359,7 @@ fn train(
         population: Population::if_sampled(federation),
     }));
     // An untrainable experiment is detected before the run folder is created.
+    check_external(&experiment, options)?;
     let exchanges = local::exchanges(&experiment, federation, backend, options.concurrent_seeds)?;
     let folder = open(&experiment, options)?;
     describe_data(&folder, federation)?;
@@ -355,6 +375,27 @@ pub(crate) fn describe_data(folder: &RunFolder, federation: &Federation) -> Resu
         Some(baseline) => Ok(folder.baseline(&baseline)?),
         None => Ok(()),
     }
+}
+
+/// Rejects external algorithms without an implementation.
+pub(crate) fn check_external(experiment: &Experiment, options: &RunOptions<'_>) -> Result<(), RunError> {
+    match (experiment.external(), options.algorithms) {
+        (Some(name), None) => Err(RunError::External { name: name.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects algorithms that need more of the local steps than a trainer of the caller provides.
+fn check_trainer(experiment: &Experiment) -> Result<(), RunError> {
+    for track in experiment.tracks() {
+        let reason = match () {
+            () if track.correction.is_some() => "it corrects the gradient of each local step",
+            () if track.personal.is_some() => "it trains a personal model on each device",
+            () => continue,
+        };
+        return Err(RunError::Untrainable { track: track.label.name, reason });
+    }
+    Ok(())
 }
 
 /// Evaluates each class after the last round, if classes have names, and writes the results.

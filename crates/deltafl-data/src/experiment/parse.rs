@@ -7,7 +7,9 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
-use super::{AlgorithmSection, Experiment, ExperimentFile, ModelSection, NonNegative, renamed};
+use super::{
+    AlgorithmSection, Experiment, ExperimentFile, ExternalSection, ModelSection, NonNegative, renamed,
+};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
@@ -155,20 +157,34 @@ fn algorithms(sections: Spanned<DeValue<'_>>) -> Result<Vec<AlgorithmSection>, I
     sections.into_iter().map(algorithm).collect()
 }
 
-fn algorithm(section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
+fn algorithm(mut section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
+    let external: Option<ExternalSection> = external(&mut section)?;
     let known: Vec<Entry> = ALGORITHMS.iter().map(|algorithm| (algorithm.kind, algorithm.options)).collect();
     let table = OptionTable::read(section, "algorithm", &known)?;
     let given: Vec<(&str, Vec<OptionValue>)> =
         table.given.iter().map(|(option, _, values)| (option.name, values.clone())).collect();
-    AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2).map_err(|error| table.locate(error))
+    let section = AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2);
+    Ok(section.map_err(|error| table.locate(error))?.replaced_by(external))
 }
 
-fn model(section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+/// Removes the table `external` of a section, which describes a part of the caller's program.
+fn external<'de, T: Deserialize<'de>>(
+    section: &mut Spanned<DeValue<'de>>,
+) -> Result<Option<T>, InvalidExperiment> {
+    let table = match section.get_mut() {
+        DeValue::Table(table) => table.remove("external"),
+        _ => None,
+    };
+    Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
+}
+
+fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+    let external: Option<toml::Table> = external(&mut section)?;
     let known: Vec<Entry> = MODELS.iter().map(|model| (model.kind, model.options)).collect();
     let table = OptionTable::read(section, "model", &known)?;
     let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
     let spec = MODELS[table.entry].spec_with(given).map_err(|error| table.locate(error))?;
-    Ok(ModelSection { spec, l2: table.l2.unwrap_or_default() })
+    Ok(ModelSection { spec, l2: table.l2.unwrap_or_default(), external })
 }
 
 /// The name and the options of an algorithm or a model.

@@ -333,7 +333,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn pending_updates<'q>(&self, round: &Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
+    fn pending_updates<'q>(&self, round: &'q Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -350,9 +350,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 if share <= 0.0 {
                     continue;
                 }
-                if let Contribution::Update { plan, weight, report } =
-                    Contribution::new(ask, share * self.weight(round, drawn), held, loss)
-                {
+                let rule = round.own.get(query).and_then(|update| update.rule.as_deref());
+                let contribution = Contribution::new(ask, share * self.weight(round, drawn), held, loss);
+                if let Contribution::Update { plan, weight, report } = contribution.with_rule(rule) {
                     let examples = plan.examples(held.examples);
                     all.push(PendingUpdate { query, member, weight, report, examples });
                 }
@@ -469,7 +469,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let devices = self.federation_indices(&self.next);
         if self.losses.is_empty() {
-            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let next = Round { cohort: &self.next, ..*round };
+            let pending = self.pending_updates(&next, queries);
             let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
             let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
