@@ -10,7 +10,7 @@ use deltafl::data::{
 };
 use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::metrics::{Figures, FiguresOverSeeds};
+use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds};
 use deltafl::params::Params;
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
@@ -357,9 +357,11 @@ fn summary(
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test: FiguresOverSeeds::new(&figures),
+            test_dispersion: DispersionBySize::of_primary(evaluations, i),
             test_sample: None,
             validation: None,
             train_loss: None,
+            train_loss_dispersion: None,
             train_loss_sample: None,
             objective: None,
             seeds: states.len(),
