@@ -115,7 +115,7 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
     let (words, vectors) = match (manifest.input, manifest.word_dim) {
         (InputKind::Tokens { vocabulary, .. }, Some(dim)) => {
             let (words, vectors) = open_words(dir, vocabulary, dim)?;
-            (Some(words), Some(vectors))
+            (Some(words), vectors)
         }
         _ => (None, None),
     };
@@ -129,6 +129,7 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
         targets,
         class_names: manifest.class_names,
         feature_columns: manifest.features,
+        coding: manifest.table,
         words,
         vectors,
         symbols: manifest.symbols,
@@ -170,12 +171,13 @@ pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Arr
     }
 }
 
-/// The columns of the vocabulary.
-pub(crate) fn word_columns(dim: usize) -> [ArrowColumn; 2] {
-    [
-        ArrowColumn::new("word", ColumnType::Utf8),
-        ArrowColumn::new("vector", ColumnType::List(ArrowNumber::F32, dim)),
-    ]
+/// The columns of the vocabulary. Without vectors, `dim` is 0.
+pub(crate) fn word_columns(dim: usize) -> Vec<ArrowColumn> {
+    let word = ArrowColumn::new("word", ColumnType::Utf8);
+    match dim {
+        0 => vec![word],
+        dim => vec![word, ArrowColumn::new("vector", ColumnType::List(ArrowNumber::F32, dim))],
+    }
 }
 
 /// Bounds that the columns and the code rely on: a label has two or four bytes, a symbol one.
@@ -196,7 +198,7 @@ fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
         InputKind::Tokens { len, vocabulary } => {
             bounded("input.len", len, LONGEST)?;
             bounded("input.vocabulary", vocabulary, LONGEST)?;
-            bounded("word_dim", manifest.word_dim.unwrap_or(1), LONGEST)
+            bounded("word_dim", manifest.word_dim.unwrap_or(1).max(1), LONGEST)
         }
         InputKind::Windows { len, alphabet } => {
             bounded("input.len", len, LONGEST)?;
@@ -241,12 +243,16 @@ fn open_devices(dir: &Path, manifest: &Manifest) -> Result<DeviceTable, OpenErro
     Ok(DeviceTable { ids, split: file.numbers(1), offset: file.numbers(2), examples: file.numbers(3) })
 }
 
-fn open_words(dir: &Path, vocabulary: usize, dim: usize) -> Result<(TextColumn, WordVectors), OpenError> {
+fn open_words(
+    dir: &Path,
+    vocabulary: usize,
+    dim: usize,
+) -> Result<(TextColumn, Option<WordVectors>), OpenError> {
     let path = dir.join(WORDS);
     let file = open_file(&path, &word_columns(dim))?;
     if file.rows != vocabulary as u64 {
         return Err(OpenError::Count { path, what: "words", expected: vocabulary as u64, got: file.rows });
     }
     let words = file.strings(0).map_err(|source| OpenError::Arrow { path, source })?;
-    Ok((words, WordVectors { dim, values: file.numbers(1) }))
+    Ok((words, (dim > 0).then(|| WordVectors { dim, values: file.numbers(1) })))
 }

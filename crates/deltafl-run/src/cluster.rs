@@ -16,7 +16,8 @@ use deltafl_mpi::World;
 use crate::backend::{Backend, BackendRequest};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, check_external, describe_data, load, open,
+    warn_before, write_classes,
 };
 
 use crate::sweep::points::Shard;
@@ -93,7 +94,7 @@ impl RankShares {
 }
 
 /// The inputs of a rank.
-struct Run {
+struct RankInputs {
     experiment: Experiment,
     federation: Federation,
     model: Box<dyn Model>,
@@ -103,13 +104,14 @@ struct Run {
     folder: Option<RunFolder>,
 }
 
-fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> Result<Run, RunError> {
+fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> Result<RankInputs, RunError> {
     let kernel = world.common_isa(options.machine.kernel);
     let request = common_request(world, options);
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
     // An unusable backend is detected before the run folder is created. The run uploads the data
     // again.
+    check_external(&experiment, options)?;
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
@@ -122,7 +124,8 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
         population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
-    Ok(Run { experiment, federation, model, request, folder })
+    folder.as_ref().map(|folder| describe_data(folder, &federation)).transpose()?;
+    Ok(RankInputs { experiment, federation, model, request, folder })
 }
 
 /// Returns the backend of each rank. The ranks of a host share its GPUs round-robin. With `auto`,
@@ -141,11 +144,11 @@ fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
 
 fn on_ranks(
     world: &World,
-    run: Run,
+    run: RankInputs,
     options: &RunOptions<'_>,
     send: &SendEvent<'_>,
 ) -> Result<Ended, RunError> {
-    let Run { experiment, federation, model, request, folder } = run;
+    let RankInputs { experiment, federation, model, request, folder } = run;
     let differs = |e: deltafl_mpi::Differs| RunError::Ranks { problem: e.to_string() };
     world.same("the data", federation.hash()).map_err(differs)?;
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;

@@ -24,6 +24,7 @@ mod check;
 mod column;
 mod columns;
 mod content_hash;
+pub mod contract;
 mod device_split;
 mod evaluation_sample;
 mod example_split;
@@ -33,6 +34,7 @@ pub mod normalise;
 mod source;
 mod summary;
 pub mod synthetic;
+mod table;
 mod targets;
 mod verify;
 
@@ -41,6 +43,7 @@ pub use builder::FederationBuilder;
 pub use check::{DeviceExamples, InvalidDevice, Shape};
 pub use column::{Column, InvalidText, Number, TextColumn};
 pub use content_hash::ContentHash;
+pub use contract::DataContract;
 pub use device_split::{DeviceSplit, InvalidSplit};
 pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
@@ -49,8 +52,11 @@ pub use groups::{InvalidGroups, MAX_GROUPS};
 pub use normalise::{Affine, Normalise};
 pub use source::{Dropped, Provenance};
 pub use summary::{Bin, FederationSummary, Splits, Spread};
+pub use table::{
+    FeatureColumn, IgnoredColumn, ImageShape, MISSING, MissingRule, TableCoding, TextCoding, TextUnit,
+};
 pub(crate) use targets::DeviceTargets;
-pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
+pub use targets::{StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
 
 /// A device, as its index in the table of its federation.
@@ -172,6 +178,8 @@ pub struct Federation {
     pub(crate) class_names: Vec<String>,
     /// The source columns of the features, if known.
     pub(crate) feature_columns: Vec<FeatureColumn>,
+    /// The conversion of the table or images of origin, if known.
+    pub(crate) coding: Option<TableCoding>,
     /// The words of the vocabulary. Word 0 is empty.
     pub(crate) words: Option<TextColumn>,
     pub(crate) vectors: Option<WordVectors>,
@@ -241,6 +249,16 @@ impl Federation {
     /// Returns the source columns of the features, if known.
     pub fn feature_columns(&self) -> &[FeatureColumn] {
         &self.feature_columns
+    }
+
+    /// Returns the conversion of the table or images of origin, if known.
+    pub fn coding(&self) -> Option<&TableCoding> {
+        self.coding.as_ref()
+    }
+
+    /// Returns the shape of the images, if the examples are images of known shape.
+    pub fn image(&self) -> Option<ImageShape> {
+        self.coding.as_ref()?.image
     }
 
     /// Returns BLAKE3 of the contents, in hexadecimal.

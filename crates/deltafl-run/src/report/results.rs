@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
-use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
@@ -152,6 +152,17 @@ impl Measured {
             [figures.mean.mean, figures.p90.mean]
         });
         self.measure.decimals(figures)
+    }
+
+    /// Returns the dispersion over devices in the last frame, with equal weights. Returns `None` if
+    /// devices sent only sums.
+    pub(super) fn dispersion(&self, track: usize) -> Option<DispersionBySize> {
+        let of_seed = |values: &[f32]| {
+            let values = values.iter().map(|&value| f64::from(value));
+            values.zip(self.devices.iter().map(|device| device.examples)).collect()
+        };
+        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).map(of_seed);
+        DispersionBySize::new(&seeds.collect::<Vec<_>>(), self.measure.direction())
     }
 
     /// Returns the sampling error in the last frame if the devices are a sample.

@@ -61,7 +61,7 @@ impl Sweep {
             axes.retain(|known| known.key != axis.key);
             axes.push(axis);
         }
-        document.remove(axes::TABLE);
+        axes::remove_from(&mut document);
         check(&axes, overrides)?;
         let name = document.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
         let points = points(path, &document, &axes, overrides)?;

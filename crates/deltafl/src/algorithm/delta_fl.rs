@@ -272,7 +272,9 @@ mod tests {
         let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
         let weighting = Tail::new(theta(0.1)).weighting(&memory);
         assert!(
-            noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1, group: 0 }) == 1.0)
+            noise
+                .iter()
+                .all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1, examples: 1, group: 0 }) == 1.0)
         );
     }
 

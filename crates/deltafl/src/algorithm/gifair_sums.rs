@@ -147,7 +147,7 @@ mod tests {
         let mut shares = Vec::new();
         for round in 0..rounds {
             let weighting = selection.weighting(&memory);
-            let device = |&loss: &f64| DeviceFacts { loss, steps: 1, group: 0 };
+            let device = |&loss: &f64| DeviceFacts { loss, steps: 1, examples: 1, group: 0 };
             shares = losses.iter().map(|loss| weighting.share(&device(loss))).collect();
             let mut reports = vec![0.0; weighting.kind().reports.len()];
             for (loss, &share) in losses.iter().zip(&shares) {

@@ -9,7 +9,7 @@ use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::UpdateCode;
 use crate::question::Ask;
-use crate::selection::{DeviceFacts, Report};
+use crate::selection::{DeviceFacts, DeviceRule, LARGEST_SHARE, Report};
 use crate::stream::Stream;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
@@ -29,7 +29,7 @@ pub(crate) enum Contribution<'q> {
         plan: &'q LocalPlan,
         /// α_k·ω_k; NaN if the loss is not a number. Such an update is counted as refused.
         weight: f64,
-        /// The report beside the update, if the weighting has one.
+        /// The report with the update, if the weighting has one.
         report: Option<Report<'q>>,
     },
     /// Histograms of the metrics over the examples that the device holds out.
@@ -57,16 +57,34 @@ impl<'q> Contribution<'q> {
                 _ => Self::Nothing,
             },
             Ask::Update { weighting, plan } => {
-                let device = DeviceFacts { loss: loss.unwrap_or(0.0), steps: plan.steps(examples), group };
+                let device =
+                    DeviceFacts { loss: loss.unwrap_or(0.0), steps: plan.steps(examples), examples, group };
                 let share = weighting.share(&device);
                 if share <= 0.0 {
                     return Self::Nothing;
                 }
                 let reports = !weighting.kind().reports.is_empty();
-                let report = reports.then_some(Report { weighting, device, weight, share });
+                let report = reports.then_some(Report { weighting, device, weight, share, rule: None });
                 Self::Update { plan, weight: weight * share, report }
             }
             Ask::Evaluation(measures) => Self::Evaluation(measures),
+        }
+    }
+}
+
+impl<'q> Contribution<'q> {
+    /// Returns the contribution with the share of a rule, if it is an update.
+    pub(crate) fn with_rule(self, rule: Option<&'q dyn DeviceRule>) -> Self {
+        match (rule, self) {
+            (Some(rule), Self::Update { plan, weight, report: Some(report) }) if !weight.is_nan() => {
+                let share = rule.share(&report.device).clamp(0.0, LARGEST_SHARE);
+                if share <= 0.0 {
+                    return Self::Nothing;
+                }
+                let report = Some(Report { share, rule: Some(rule), ..report });
+                Self::Update { plan, weight: weight * share, report }
+            }
+            (_, other) => other,
         }
     }
 }
@@ -92,7 +110,7 @@ pub(crate) fn add_evaluation(
 pub(crate) struct Share<'a> {
     /// α_k·ω_k.
     pub(crate) weight: f64,
-    /// The report beside the update.
+    /// The report with the update.
     pub(crate) report: Option<Report<'a>>,
     /// The training of a personal model after the update.
     pub(crate) personal: Option<PersonalMethod>,
@@ -140,7 +158,7 @@ pub(crate) fn add_update(
     Ok((is_added && is_new).then_some(memory))
 }
 
-/// Adds the answer of a worker to `sum`: w_k, and the changes of the vectors that were sent beside w.
+/// Adds the answer of a worker to `sum`: w_k, and the changes of the vectors that were sent with w.
 /// Returns whether the update is in the sum. An update that is not finite is counted there instead.
 fn add_answer(
     code: &UpdateCode,
