@@ -24,7 +24,7 @@ mod whole_rounds;
 
 use crate::error::bad_input;
 use cases::Case;
-use clock::Clock;
+use clock::BenchClock;
 
 /// Measure training and evaluation of each model on this machine.
 #[derive(Debug, Parser)]
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 
 /// The results of a machine.
 #[derive(Debug, Serialize)]
-struct Figures {
+struct BenchFigures {
     peak_gflops: f64,
     kernel: Isa,
     threads: u16,
@@ -99,8 +99,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return whole_rounds(&args, &cases, isa, rounds);
     }
     let budget = Duration::try_from_secs_f64(args.seconds).into_diagnostic()?;
-    let measure = Measure { clock: Clock::new(args.cpu_time)?, repeat: budget / REPEATS };
-    let mut figures = Figures {
+    let measure = RateMeasurement { clock: BenchClock::new(args.cpu_time)?, repeat: budget / REPEATS };
+    let mut figures = BenchFigures {
         peak_gflops: peak_gflops(isa, args.threads, measure),
         kernel: isa,
         threads: args.threads,
@@ -177,7 +177,7 @@ fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn print_header(figures: &Figures) {
+fn print_header(figures: &BenchFigures) {
     println!(
         "{} kernels, {} thread(s); a large product reaches {:.1} GFLOP/s\n",
         figures.kernel, figures.threads, figures.peak_gflops
@@ -205,7 +205,7 @@ const DEVICES: usize = 20;
 /// Number of repeats whose median is reported.
 const REPEATS: u32 = 5;
 
-fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
+fn case_figures(case: &Case, isa: Isa, threads: u16, measure: RateMeasurement) -> Result<ModelFigures> {
     let federation = case.federation(DEVICES);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let params = initial(&*model);
@@ -253,7 +253,7 @@ struct Race<'a> {
     model: &'a dyn Model,
     params: &'a [f32],
     threads: u16,
-    measure: Measure,
+    measure: RateMeasurement,
 }
 
 impl Race<'_> {
@@ -261,7 +261,7 @@ impl Race<'_> {
     fn examples_per_s(&self, pass: Pass) -> f64 {
         let rates: Vec<Vec<f64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
-                .map(|_| scope.spawn(|| Worker::new(self).rates(self.measure, pass)))
+                .map(|_| scope.spawn(|| BenchWorker::new(self).rates(self.measure, pass)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
         });
@@ -278,7 +278,7 @@ enum Pass {
 }
 
 /// The buffers of one thread.
-struct Worker<'a> {
+struct BenchWorker<'a> {
     race: &'a Race<'a>,
     batch: BatchBuffer,
     order: Vec<usize>,
@@ -287,7 +287,7 @@ struct Worker<'a> {
     trained: Vec<f32>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> BenchWorker<'a> {
     fn new(race: &'a Race<'a>) -> Self {
         let model = race.model;
         let scratch = model.step_scratch_len(race.case.batch).max(model.scratch_len(EVALUATION_BLOCK));
@@ -304,7 +304,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns the examples per second of each repeat.
-    fn rates(&mut self, measure: Measure, pass: Pass) -> Vec<f64> {
+    fn rates(&mut self, measure: RateMeasurement, pass: Pass) -> Vec<f64> {
         let _flush = kernel::flush_denormals();
         self.pass(pass, FederationIndex(0));
         let mut devices = self.race.federation.devices().cycle();
@@ -353,13 +353,13 @@ impl<'a> Worker<'a> {
 
 /// The method of measuring rates.
 #[derive(Clone, Copy)]
-struct Measure {
-    clock: Clock,
+struct RateMeasurement {
+    clock: BenchClock,
     /// The duration of a repeat.
     repeat: Duration,
 }
 
-impl Measure {
+impl RateMeasurement {
     /// Returns the sum of the results of `work` per second. Reading the clock takes time as well,
     /// so it is read rarely.
     fn rate(self, mut work: impl FnMut() -> u64) -> f64 {
@@ -378,7 +378,7 @@ impl Measure {
 }
 
 /// Returns the GFLOP/s of a 512 × 512 × 512 product, all threads together: the best of the repeats.
-fn peak_gflops(isa: Isa, threads: u16, measure: Measure) -> f64 {
+fn peak_gflops(isa: Isa, threads: u16, measure: RateMeasurement) -> f64 {
     const SIDE: usize = 512;
     let products_per_s = || {
         let (a, b) = (Aligned::zeroed(SIDE * SIDE), Aligned::zeroed(SIDE * SIDE));

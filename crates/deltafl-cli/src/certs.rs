@@ -11,26 +11,27 @@ use deltafl_wire::identity::{
     DeviceIdentity, DeviceName, FederationName, Fingerprint, IdentityError, Validity,
 };
 use deltafl_wire::roster::Roster;
+use deltafl_wire::roster_log::{LoggedRoster, ROSTER_LOG};
 use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 
 use crate::error::bad_input;
 use crate::serve::{StoreArgs, renewal_error, store_error};
 
-/// Make, show and revoke certificates
+/// Create, show and revoke certificates
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum CertsCommand {
-    /// Make the private authority of a new federation
+    /// Create the private authority of a new federation
     #[command(after_help = "Example:\n  deltafl certs init --federation clinics --out certs")]
     Init {
-        /// What the federation is called: a–z, 0–9, '-' and '_'
+        /// The name of the federation: a–z, 0–9, '-' and '_'
         #[arg(long, value_name = "NAME")]
         federation: FederationName,
         /// The folder of the certificates
         #[arg(long, value_name = "DIR", default_value = "certs")]
         out: PathBuf,
     },
-    /// Make the server's certificate
+    /// Create the server's certificate
     #[command(
         after_help = "Examples:\n  deltafl certs server --host fl.example.org --host 10.0.0.5\n  deltafl certs server --certs authority --out certs --host fl.example.org"
     )]
@@ -41,19 +42,20 @@ pub(crate) enum CertsCommand {
         /// The folder with the authority
         #[arg(long, value_name = "DIR", default_value = "certs")]
         certs: PathBuf,
-        /// The folder for the server's machine, which then has none of the authority's keys [default: the folder of the authority]
+        /// The folder for the server's machine, without the authority's keys [default: the folder of the
+        /// authority]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// Days until it expires
+        /// Days until the certificate expires
         #[arg(long, default_value_t = 365)]
         days: u32,
     },
-    /// Make the certificates and keys of devices, and enrol them
+    /// Create the certificates and keys of devices, and enrol them
     #[command(
         after_help = "Examples:\n  deltafl certs device phone-17 --out phone-17 --database sqlite:state/deltafl.sqlite\n  deltafl certs device --fleet 1000 --out fleet.json --database sqlite:state/deltafl.sqlite"
     )]
     Device(DeviceArgs),
-    /// Sign the roster of the devices enrolled now, for servers that do not hold the authority's keys
+    /// Sign the roster of the enrolled devices, for servers without the authority's keys
     #[command(
         after_help = "Example:\n  deltafl certs roster --database postgres://deltafl@db.example.org/deltafl"
     )]
@@ -61,16 +63,17 @@ pub(crate) enum CertsCommand {
         /// The folder of the certificates
         #[arg(long, value_name = "DIR", default_value = "certs")]
         certs: PathBuf,
-        /// Days until devices take it no longer: sign again before
+        /// Days for which devices accept the roster; sign again before they end
         #[arg(long, default_value_t = (LIFETIME.as_secs() / 86_400) as u32, value_parser = clap::value_parser!(u32).range(1..))]
         days: u32,
-        /// Runs that the devices may take part in, one per seed; never fewer than signed before. A server that lost its store needs one more
+        /// Runs that the devices may take part in, one per seed; never fewer than signed before. A server
+        /// that lost its store needs one more
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         runs: u64,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Show what a folder of certificates holds and when it expires
+    /// Show the content of a folder of certificates and when they expire
     #[command(after_help = "Example:\n  deltafl certs show certs")]
     Show {
         /// The folder
@@ -79,7 +82,7 @@ pub(crate) enum CertsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Shut a device out for good; servers notice within seconds
+    /// Exclude a device permanently; servers notice within seconds
     #[command(
         after_help = "Example:\n  deltafl certs revoke phone-17 --database sqlite:state/deltafl.sqlite"
     )]
@@ -94,13 +97,13 @@ pub(crate) enum CertsCommand {
     },
 }
 
-/// Which devices, and where to.
+/// The devices and the destination of their keys.
 #[derive(clap::Args, Debug)]
 pub(crate) struct DeviceArgs {
-    /// What the device is called
+    /// The name of the device
     #[arg(required_unless_present = "fleet", conflicts_with = "fleet")]
     name: Option<DeviceName>,
-    /// Make N devices in one file, for `deltafl swarm`
+    /// Create N devices in one file, for `deltafl swarm`
     #[arg(long, value_name = "N")]
     fleet: Option<u32>,
     /// The device's folder, or the fleet's file
@@ -109,7 +112,7 @@ pub(crate) struct DeviceArgs {
     /// The folder of the certificates
     #[arg(long, value_name = "DIR", default_value = "certs")]
     certs: PathBuf,
-    /// Days until they expire
+    /// Days until the certificates expire
     #[arg(long, default_value_t = 365)]
     days: u32,
     #[command(flatten)]
@@ -122,7 +125,7 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
             let authority = Authority::create(&out.join("ca"), federation).map_err(identity_error)?;
             println!("Authority of {} in {}", authority.federation(), out.join("ca").display());
             println!("Fingerprint: {}", authority.fingerprint());
-            println!("Whoever has {} can make devices: keep it safe.", out.join("ca/ca.key").display());
+            println!("Keep {} secret: it suffices to create devices.", out.join("ca/ca.key").display());
         }
         CertsCommand::Server { hosts, certs, out, days } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
@@ -176,6 +179,8 @@ fn sign_roster(certs: &Path, days: u32, runs: u64, store: &StoreArgs) -> Result<
         store.create_federation(federation).await.map_err(store_error)?;
         let lifetime = Duration::from_secs(86_400 * u64::from(days));
         let roster = signed(&store, &authority, lifetime, runs, &SystemClock).await.map_err(renewal_error)?;
+        let logged = LoggedRoster::new(&roster, authority.public_key()).into_diagnostic()?;
+        logged.append(&certs.join("ca").join(ROSTER_LOG)).into_diagnostic()?;
         let roster = Roster::decode(roster.bytes).into_diagnostic()?;
         let (edition, runs) = (roster.edition(), roster.runs());
         let devices = store.device_count(federation).await.map_err(store_error)?;

@@ -1,4 +1,4 @@
-//! `deltafl device`: take part in a federation with the data of this machine, which stays here.
+//! `deltafl device`: takes part in a federation with the data of this machine, which never leaves it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use chrono::{Local, Timelike as _};
 use deltafl_device::{DeviceConfig, DeviceError, Participation, check_address};
-use deltafl_wire::threat::{Adversary, ThreatOptions};
+use deltafl_wire::threat::{ServerBehaviour, ThreatOptions};
 use miette::{Report, Result};
 
 use crate::certs::identity_error;
@@ -19,7 +19,7 @@ use crate::settings::ConfigArgs;
 mod audit;
 mod conditions;
 
-/// Take part in a federation with this machine's data, which stays here
+/// Take part in a federation with this machine's data, which never leaves it
 #[derive(clap::Args, Debug)]
 #[command(
     subcommand_negates_reqs = true,
@@ -32,13 +32,14 @@ pub(crate) struct Args {
     part: TakePart,
 }
 
-/// What else a device does.
+/// Other commands of a device.
 #[derive(clap::Subcommand, Debug)]
 enum DeviceCommand {
     Audit(audit::Args),
 }
 
-/// How a device takes part. Whoever starts one should read why it stays away: when its owner's conditions are not met, too.
+/// The options of a device that takes part. It logs why it does not take part, for example because
+/// its owner's conditions are not met.
 #[derive(clap::Args, Debug)]
 #[command(mut_arg("level", |level| level.default_value("info")))]
 pub(crate) struct TakePart {
@@ -47,7 +48,7 @@ pub(crate) struct TakePart {
     /// The address of the server
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = check_address)]
     server: Option<String>,
-    /// The federation folder that holds this device's examples
+    /// The federation folder with this device's examples
     #[arg(long, value_name = "DIR", required = true)]
     data: Option<PathBuf>,
     /// The device in it [default: the only one that trains]
@@ -59,7 +60,8 @@ pub(crate) struct TakePart {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long, conflicts_with = "identity")]
     insecure: bool,
-    /// The folder in which the device remembers what servers showed it [default: state in the identity's folder; none with --insecure]
+    /// The folder for the device's record of its servers [default: state in the identity's folder; none
+    /// with --insecure]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[command(flatten)]
@@ -70,38 +72,39 @@ pub(crate) struct TakePart {
     logs: LogArgs,
 }
 
-/// What the owner of the device agrees to.
+/// The consent of the device's owner.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "What this device agrees to")]
+#[command(next_help_heading = "Consent of the owner")]
 pub(crate) struct ConsentArgs {
-    /// Take part in this experiment alone; may be repeated [default: any]
+    /// Take part only in this experiment; may be repeated [default: any]
     #[arg(long = "allow-experiment", value_name = "NAME")]
     experiments: Vec<String>,
-    /// Train this kind of model alone, such as linear; may be repeated [default: any that fits the data]
+    /// Train only this kind of model, for example linear; may be repeated [default: any that fits the
+    /// data]
     #[arg(long = "allow-model", value_name = "KIND")]
     models: Vec<String>,
-    /// Let the server see the loss of this device by itself, and not only sums over cohorts
+    /// Let the server see the loss of this device, not only sums over cohorts
     #[arg(long)]
     open: bool,
-    /// Answer only in sums over at least so many devices [default: 30; 3 with --insecure]
+    /// Answer only in sums over at least this many devices [default: 30; 3 with --insecure]
     #[arg(long, value_name = "N")]
     min_cohort: Option<usize>,
-    /// Stay away from federations whose server chooses the cohorts and does not draw them
+    /// Reject federations whose server chooses the cohorts instead of drawing them
     #[arg(long)]
     drawn_only: bool,
-    /// The largest share of the drawn that a server may leave out as unreachable
+    /// The largest share of the drawn devices that a server may leave out as unreachable
     #[arg(long, value_name = "SHARE", default_value_t = DeviceConfig::default().max_left_out)]
     max_left_out: f64,
-    /// Minutes of computing per day, at most
+    /// Maximum computing time per day in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = DeviceConfig::default().work_per_day)]
     work_per_day: u64,
-    /// Passes over this device's examples for one question, at most
+    /// Maximum number of passes over this device's examples for one question
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().max_passes)]
     max_passes: u32,
-    /// Answers under one authority, at most; an answer is a contribution to one sum
+    /// Maximum number of answers under one authority; an answer is a contribution to one sum
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().answers)]
     answers: u64,
-    /// Answers per day, at most
+    /// Maximum number of answers per day
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().answers_per_day)]
     answers_per_day: u64,
     /// The smallest batch of an update
@@ -113,16 +116,17 @@ pub(crate) struct ConsentArgs {
     /// The smallest number of examples behind an answer
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().min_examples)]
     min_examples: u64,
-    /// Let the server weigh devices by five classes of their numbers of examples
+    /// Let the server weight devices by five classes of their numbers of examples
     #[arg(long)]
     bucketed: bool,
-    /// Do not tell how models serve the examples that this device holds out, not even inside sums
+    /// Do not report metrics on held-out examples, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
-    /// Rounds of a run that must lie between two rounds that this device answers
+    /// Minimum number of rounds of a run between two rounds that this device answers
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().rounds_between)]
     rounds_between: u64,
-    /// Draw batches from the server's seed, for the bits of a simulation: the server then knows every random number of this device
+    /// Draw batches from the server's seed, which reproduces the bits of a simulation: the server then
+    /// knows every random number of this device
     #[arg(long)]
     reproducible: bool,
     #[command(flatten)]
@@ -131,41 +135,43 @@ pub(crate) struct ConsentArgs {
     conditions: conditions::ConditionArgs,
 }
 
-/// Against whom rounds protect their devices: what a server offers and a device insists on.
+/// The attackers against which rounds protect devices. A server offers a protection, and a device
+/// requires one.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Against whom rounds protect their devices")]
+#[command(next_help_heading = "Assumed attackers")]
 pub(crate) struct GuardArgs {
-    /// What the server is taken to do: lie (active), or follow the protocol and look at everything (curious)
+    /// The assumed behaviour of the server: it deviates from the protocol (active), or follows it and
+    /// inspects everything (curious)
     #[arg(long, value_name = "WHO", default_value = "active")]
-    adversary: TakenTo,
+    adversary: BehaviourArg,
     /// The share of a cohort that may collude with the server
     #[arg(long, value_name = "SHARE", default_value_t = ThreatOptions::default().gamma)]
     gamma: f64,
-    /// Devices of a cohort that may collude with the server, however small the cohort is
+    /// Number of devices of a cohort that may collude with the server, for any size of the cohort
     #[arg(long, value_name = "N", default_value_t = ThreatOptions::default().accomplices)]
     accomplices: u32,
 }
 
-/// What a server is taken to do.
+/// The assumed behaviour of a server.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum TakenTo {
+enum BehaviourArg {
     Active,
     Curious,
 }
 
 impl GuardArgs {
-    /// The options.
+    /// Returns the options.
     pub(crate) fn options(&self) -> ThreatOptions {
         let adversary = match self.adversary {
-            TakenTo::Active => Adversary::Active,
-            TakenTo::Curious => Adversary::Curious,
+            BehaviourArg::Active => ServerBehaviour::Active,
+            BehaviourArg::Curious => ServerBehaviour::Curious,
         };
         ThreatOptions { adversary, gamma: self.gamma, accomplices: self.accomplices }
     }
 }
 
 impl TakePart {
-    /// The configuration of the device.
+    /// Returns the configuration of the device.
     fn config(&self) -> DeviceConfig {
         let guard = self.consent.guard.options();
         let consent = &self.consent;
@@ -211,7 +217,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 fn take_part(args: TakePart) -> Result<()> {
     args.logs.start();
-    // Clap requires both; they may be missing before a subcommand alone.
+    // Clap requires both unless there is a subcommand.
     let (Some(_), Some(folder)) = (&args.server, &args.data) else {
         return Err(bad_input("a device needs --server and --data").into());
     };
@@ -226,7 +232,11 @@ fn take_part(args: TakePart) -> Result<()> {
         minute_of_day,
         notify: &|notice| eprintln!("{notice}"),
     };
-    participation.run(&|| stop.load(Ordering::Relaxed)).map_err(device_error)
+    participation.run(&|| stop.load(Ordering::Relaxed)).map_err(device_error)?;
+    if !stop.load(Ordering::Relaxed) {
+        eprintln!("training is over: the server asks for no further rounds");
+    }
+    Ok(())
 }
 
 /// A report of an error of a device.
@@ -241,7 +251,7 @@ fn device_error(error: DeviceError) -> Report {
     }
 }
 
-/// By this machine's clock and time zone.
+/// Returns the minute of the day by this machine's clock and time zone.
 fn minute_of_day() -> u16 {
     let now = Local::now();
     (60 * now.hour() + now.minute()) as u16

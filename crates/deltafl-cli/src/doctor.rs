@@ -1,4 +1,4 @@
-//! `deltafl doctor`: what is wrong with a deployment, and what to do about it.
+//! `deltafl doctor`: finds the problems of a deployment and prints how to fix them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use serde::Serialize;
 
 use crate::certs::block_on;
 
-/// Certificates that end within this many days are worth a word.
+/// Certificates that expire within this many days are reported.
 const SOON: i64 = 30;
-/// Clocks that differ by more make new certificates fail.
+/// The largest difference of clocks in seconds; new certificates fail above it.
 const SKEW: i64 = 300;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Check certificates, clock, ports, database and blobs, and say what to do
+/// Check certificates, clock, ports, database and blobs, and print how to fix problems
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl doctor --certs certs --database sqlite:state/deltafl.sqlite --blobs state/blobs --listen 0.0.0.0:7700\n  deltafl doctor --identity identity --server https://fl.example.org:7780"
@@ -35,13 +35,13 @@ pub(crate) struct Args {
     /// The database
     #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Where params are kept
+    /// The storage of the params
     #[arg(long, value_name = "PLACE")]
     blobs: Option<String>,
-    /// An address that a server is to listen on; may be repeated
+    /// An address for a server to listen on; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
-    /// The HTTP side of a server that is to be reached from here
+    /// The HTTP address of a server that this machine must reach
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// Print as JSON
@@ -49,11 +49,11 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
-    state: State,
+    state: FindingState,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
@@ -61,18 +61,23 @@ struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum FindingState {
     Good,
     Worth,
     Bad,
 }
 
 fn good(what: &str, found: impl Into<String>) -> Finding {
-    Finding { what: what.to_owned(), state: State::Good, found: found.into(), advice: None }
+    Finding { what: what.to_owned(), state: FindingState::Good, found: found.into(), advice: None }
 }
 
 fn bad(what: &str, found: impl Into<String>, advice: &str) -> Finding {
-    Finding { what: what.to_owned(), state: State::Bad, found: found.into(), advice: Some(advice.to_owned()) }
+    Finding {
+        what: what.to_owned(),
+        state: FindingState::Bad,
+        found: found.into(),
+        advice: Some(advice.to_owned()),
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -90,8 +95,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })?;
     }
     if findings.is_empty() {
-        return Err(crate::error::bad_input("there is nothing to look at")
-            .help("--certs, --identity, --database, --listen or --server say what to check")
+        return Err(crate::error::bad_input("there is nothing to check")
+            .help("use at least one of --certs, --identity, --database, --listen and --server")
             .into());
     }
     if args.json {
@@ -99,15 +104,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     } else {
         findings.iter().for_each(print);
     }
-    let failed = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    let failed = findings.iter().filter(|finding| finding.state == FindingState::Bad).count();
     if failed == 0 { Ok(()) } else { Err(miette::miette!("{failed} of {} checks failed", findings.len())) }
 }
 
 fn print(finding: &Finding) {
     let mark = match finding.state {
-        State::Good => "ok  ",
-        State::Worth => "note",
-        State::Bad => "BAD ",
+        FindingState::Good => "ok  ",
+        FindingState::Worth => "note",
+        FindingState::Bad => "BAD ",
     };
     println!("{mark}  {}: {}", finding.what, finding.found);
     if let Some(advice) = &finding.advice {
@@ -119,11 +124,12 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
     if let Some(folder) = &args.certs {
         let again = "deltafl certs init, then deltafl certs server";
         match Authority::open(&folder.join("ca")) {
-            // A server can do without, if somebody signs its roster.
+            // A server does not need the keys if its roster is signed elsewhere.
             Err(IdentityError::Io { .. }) if folder.join("server").exists() => findings.push(Finding {
-                state: State::Worth,
+                state: FindingState::Worth,
                 advice: Some(
-                    "devices enrol where they are; sign the roster there: deltafl certs roster".to_owned(),
+                    "devices enrol on the machine with the keys; sign the roster there: deltafl certs roster"
+                        .to_owned(),
                 ),
                 ..good("authority", "its keys are not here")
             }),
@@ -131,9 +137,9 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
                 findings.push(expiry("authority", authority.certificate(), again));
                 if folder.join("server").exists() {
                     findings.push(Finding {
-                        state: State::Worth,
+                        state: FindingState::Worth,
                         advice: Some(format!(
-                            "move {} to a machine that devices cannot reach: whoever controls this one can make devices",
+                            "move {} to a machine that devices cannot reach: an attacker on this one can create devices",
                             folder.join("ca").display()
                         )),
                         ..good("authority", "its keys are on the machine of the server")
@@ -180,7 +186,7 @@ fn expiry(what: &str, certificate: &deltafl_wire::identity::CertificateDer<'_>, 
             bad(what, format!("expired on {}", validity.not_after.date_naive()), advice)
         }
         days if days < SOON => Finding {
-            state: State::Worth,
+            state: FindingState::Worth,
             advice: Some(advice.to_owned()),
             ..good(what, format!("expires in {days} days"))
         },
@@ -192,11 +198,13 @@ fn port(address: SocketAddr) -> Finding {
     let what = format!("port {address}");
     match TcpListener::bind(address) {
         Ok(_) => good(&what, "free"),
-        Err(error) => bad(&what, error.to_string(), "stop what listens there, or choose another --listen"),
+        Err(error) => {
+            bad(&what, error.to_string(), "stop the program that listens there, or choose another --listen")
+        }
     }
 }
 
-/// Whether the server answers, leads, and has a clock that agrees with ours.
+/// Checks that the server responds and leads, and that its clock agrees with this machine's.
 fn reach(server: &str) -> Vec<Finding> {
     let tls = ureq::tls::TlsConfig::builder().disable_verification(true).build();
     let config = ureq::Agent::config_builder()
@@ -221,7 +229,7 @@ fn reach(server: &str) -> Vec<Finding> {
         let said = ready.body_mut().read_to_string().unwrap_or_default();
         findings.push(match (ready.status().is_success(), said.trim()) {
             (true, _) => good("leader", "it runs the rounds"),
-            (false, "standby") => good("leader", "another server runs the rounds; this one stands by"),
+            (false, "standby") => good("leader", "another server runs the rounds; this one is on standby"),
             (false, trouble) => {
                 bad("leader", trouble, "look at the server's log, and run deltafl doctor --database there")
             }

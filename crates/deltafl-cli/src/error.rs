@@ -18,12 +18,12 @@ pub(crate) struct BadInput {
     message: String,
     help: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    place: Option<Box<BackendChoice>>,
+    place: Option<Box<FilePlace>>,
 }
 
 /// A location in a file.
 #[derive(Debug)]
-struct BackendChoice {
+struct FilePlace {
     source: NamedSource<String>,
     label: LabeledSpan,
 }
@@ -49,7 +49,7 @@ impl BadInput {
     /// Adds the location in a text file.
     pub(crate) fn at(mut self, path: &Path, text: &str, label: LabeledSpan) -> Self {
         let source = NamedSource::new(path.display().to_string(), text.to_owned()).with_language("toml");
-        self.place = Some(Box::new(BackendChoice { source, label }));
+        self.place = Some(Box::new(FilePlace { source, label }));
         self
     }
 }
@@ -86,7 +86,7 @@ pub(crate) struct Explained {
     error: Box<dyn std::error::Error + Send + Sync>,
     is_invalid_input: bool,
     help: Option<String>,
-    place: Option<Box<BackendChoice>>,
+    place: Option<Box<FilePlace>>,
 }
 
 /// Creates a report of an error of the application.
@@ -94,7 +94,7 @@ pub(crate) fn explained(error: impl Explain) -> Report {
     let place = error.excerpt().map(|excerpt| {
         let source = NamedSource::new(excerpt.path.display().to_string(), excerpt.text.to_owned());
         let label = LabeledSpan::new_with_span(Some(excerpt.problem.to_owned()), excerpt.span.clone());
-        Box::new(BackendChoice { source: source.with_language("toml"), label })
+        Box::new(FilePlace { source: source.with_language("toml"), label })
     });
     let (is_invalid_input, help) = (error.kind() == ErrorKind::InvalidInput, error.help());
     Explained { error: Box::new(error), is_invalid_input, help, place }.into()

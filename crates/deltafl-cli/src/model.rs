@@ -1,4 +1,4 @@
-//! `deltafl model`: the conformity knob, from a device's side.
+//! `deltafl model`: a device's choice of the conformity level.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use crate::certs::identity_error;
 use crate::error::bad_input;
 use crate::run::CpuArgs;
 
-/// Get the model of a level, and see which level serves this device best
+/// Fetch the model of a level, and compare the levels on this device
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum ModelCommand {
     /// Fetch the model of the level nearest to θ
@@ -34,16 +34,16 @@ pub(crate) enum ModelCommand {
         theta: f64,
         #[command(flatten)]
         source: SourceArgs,
-        /// Where the params go; its card goes beside it
+        /// The file for the params; the model card is written to the same folder
         #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
         out: PathBuf,
     },
-    /// Evaluate every level on the examples that this device holds out, here, and say which θ serves it best
+    /// Evaluate every level locally on the held-out examples of this device, and print the best θ
     #[command(
         after_help = "Example:\n  deltafl model try --data data/mine --server https://fl.example.org:7780 --identity identity"
     )]
     Try {
-        /// The federation folder that holds this device's examples
+        /// The federation folder with this device's examples
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
@@ -56,16 +56,16 @@ pub(crate) enum ModelCommand {
     },
 }
 
-/// Where models come from.
+/// The source of the models.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SourceArgs {
-    /// The HTTP side of the server
+    /// The HTTP address of the server
     #[arg(long, value_name = "URL")]
     server: String,
     /// This device's identity
     #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
-    /// The federation, where models are public and no identity is needed
+    /// The federation, if its models are public; no identity is needed then
     #[arg(long, value_name = "NAME", conflicts_with = "identity")]
     federation: Option<String>,
 }
@@ -77,14 +77,14 @@ impl SourceArgs {
             return Ok(ModelApi::with_identity(&self.server, &device));
         }
         let Some(federation) = &self.federation else {
-            return Err(bad_input("models are for devices of a federation: say which device this is")
-                .help("--identity DIR shows this device's certificate; where models are public, --federation NAME is enough")
+            return Err(bad_input("models are for devices of a federation: the identity of this device is needed")
+                .help("--identity DIR presents this device's certificate; --federation NAME is enough if models are public")
                 .into());
         };
         Ok(ModelApi::anonymous(&self.server, federation))
     }
 
-    /// The options that lead to the same server, as a person types them.
+    /// Returns the options for the same server, as typed on a command line.
     fn typed(&self) -> String {
         let who = match (&self.identity, &self.federation) {
             (Some(folder), _) => format!(" --identity {}", folder.display()),
@@ -119,37 +119,37 @@ fn pull(theta: f64, model_api: &ModelApi, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How a level serves this device.
+/// The evaluation of a level on this device.
 #[derive(Clone, Debug, Serialize)]
 struct Tried {
     theta: Conformity,
     algorithm: String,
     version: u64,
     loss: f64,
-    /// Which metric of the task: `error`, say, or `rmse`.
+    /// The name of the metric, for example `error` or `rmse`.
     metric: &'static str,
-    /// Its value; a share as a fraction.
+    /// The value of the metric; a share as a fraction.
     value: f64,
-    /// Examples that it was tried on.
+    /// The number of evaluated examples.
     examples: u64,
-    /// Whether they are those that the device holds out. Where it holds none out, it may have trained on them.
+    /// Whether the examples are held out. If the device holds none out, it may have trained on them.
     held_out: bool,
     #[serde(skip)]
     shown: &'static Metric,
-    /// What is known of the losses of others under it.
+    /// The losses of other devices under this level.
     others: CardLosses,
-    /// What is known of it on the examples that others hold out.
+    /// The metrics of this level on held-out examples of other devices.
     others_held_out: Vec<HeldOutFigures>,
 }
 
 impl Tried {
-    /// Median and 90th percentile of the metric over others, on examples that they hold out.
+    /// Returns median and 90th percentile of the metric over the held-out examples of other devices.
     fn metric_of_others(&self) -> Option<[Bounds; 2]> {
         let of_metric = |figures: &&HeldOutFigures| figures.measure.name() == self.metric;
         self.others_held_out.iter().find(of_metric).map(|told| [told.figures.p50, told.figures.p90])
     }
 
-    /// Median and 90th percentile of the others' losses.
+    /// Returns median and 90th percentile of the losses of other devices.
     fn losses_of_others(&self) -> Option<[Bounds; 2]> {
         let known = &self.others.measured()?.percentiles;
         let at = |percent: u8| known.iter().find(|p| p.percentile == percent).map(|p| p.bounds);
@@ -157,7 +157,7 @@ impl Tried {
     }
 }
 
-/// Where a figure lies, as far as it is known, each end as `number` writes it.
+/// Formats known bounds of a figure, each end by `number`.
 fn between(bounds: Bounds, number: impl Fn(f64) -> String) -> String {
     match (bounds.lower.map(&number), bounds.upper.map(&number)) {
         (Some(lower), Some(upper)) if lower == upper => lower,
@@ -188,7 +188,8 @@ fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Re
         println!("{}", serde_json::to_string_pretty(&tried).into_diagnostic()?);
         return Ok(());
     }
-    // What others told of held-out examples is in the terms of this device's own figure; their losses are of the examples that train.
+    // The metric on held-out examples of other devices is comparable to this device's. Their losses
+    // are on training examples.
     let held_out = tried.iter().any(|level| level.metric_of_others().is_some());
     let heading = best.shown.heading();
     let digits = text_table::decimals(best.shown, tried.iter().map(|level| level.value));

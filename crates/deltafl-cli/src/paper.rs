@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use deltafl_data::experiment::Experiment;
-use deltafl_run::paper::estimate::{HumanDuration, Left, RunPace};
+use deltafl_run::paper::estimate::{HumanDuration, RemainingWork, RunPace};
 use deltafl_run::paper::{MissingData, Pair, PaperComparison, PaperSplits, find_federation};
 use deltafl_run::report::{ReportFigures, write_report};
 use deltafl_run::sweep::folder::SweepFolder;
@@ -238,8 +238,8 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
-        let left = Left::for_experiment(experiment, &job.out).map_err(explained)?;
-        if left == Left::default() {
+        let left = RemainingWork::for_experiment(experiment, &job.out).map_err(explained)?;
+        if left == RemainingWork::default() {
             log(args, &format!("{name}: finished"));
             continue;
         }
@@ -290,6 +290,7 @@ fn train(args: &Args, job: &Job, progress: &mut Progress) -> Result<Result<Paper
         start: Start::Any,
         machine: args.machine.machine(),
         concurrent_seeds: progress.shows_concurrent_seeds(),
+        algorithms: None,
     };
     let federation = session::load(&job.experiment).map_err(explained)?;
     let ended = session::run_on(job.experiment.clone(), &federation, &options, progress);

@@ -70,8 +70,8 @@ impl MachineArgs {
 #[derive(clap::Args, Debug)]
 pub(crate) struct CpuArgs {
     /// Number of threads; the result is the same to the bit for any number [default: one per core]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(crate) kernel: KernelArgs,
 }
@@ -79,8 +79,14 @@ pub(crate) struct CpuArgs {
 impl CpuArgs {
     /// Returns the number of threads; one per core if `None`.
     pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
-        NonZeroUsize::new(self.threads)
+        self.threads
     }
+}
+
+/// Parses a number of threads or jobs.
+pub(crate) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| "expected a whole number, 1 or above; leave the option out for the default".to_owned())
 }
 
 /// The kernel options, for single devices and servers.
@@ -108,6 +114,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: if args.resume { Start::Resume } else { Start::New },
         machine: args.machine.machine(),
         concurrent_seeds: progress.shows_concurrent_seeds(),
+        algorithms: None,
     };
     let ended = train(experiment, &options, &mut progress);
     drop(progress);

@@ -26,12 +26,12 @@ mod rounds;
 use contract::declared;
 use deployment::DeploymentArgs;
 pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
-use rounds::Rounds;
+use rounds::RoundArgs;
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server learns sums (docs/src/explanation/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
-/// server goes on where it was.
+/// The server receives sums only; docs/src/explanation/threat-model.md describes what they reveal.
+/// Every finished round is stored. A server started again with the same arguments continues.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl serve experiments/deployed.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/deployed.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
@@ -53,33 +53,35 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long)]
     insecure: bool,
-    /// Train levels θ although fewer than ten devices of a cohort lie between two of them, of which the two sums then tell
+    /// Train levels θ although their tails differ by fewer than ten devices of a cohort, about which
+    /// the two sums reveal more
     #[arg(long)]
     allow_close_levels: bool,
-    /// The contract of the data, a JSON file: the shape of the devices' examples and how they are normalised, in place of the experiment's data
+    /// The contract of the data, a JSON file with the shape and the normalisation of the devices'
+    /// examples; replaces the experiment's data
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     contract: Option<PathBuf>,
-    /// Print the contract of the experiment's data, and end
+    /// Print the contract of the experiment's data and exit
     #[arg(long)]
     print_contract: bool,
-    /// Let the experiment ask devices for their losses one by one; only devices that say --open too take part
+    /// Let the experiment request the loss of each device; only devices with --open take part
     #[arg(long)]
     open: bool,
     #[command(flatten)]
     kernel: KernelArgs,
-    /// Say nothing about rounds
+    /// Print nothing about rounds
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
     deployment: DeploymentArgs,
     #[command(flatten)]
-    rounds: Rounds,
+    rounds: RoundArgs,
     #[command(flatten)]
     logs: LogArgs,
 }
 
 impl Args {
-    /// The configuration of the server.
+    /// Returns the configuration of the server.
     fn config(&self) -> ServerConfig {
         let mut config = ServerConfig {
             out: self.out.clone(),

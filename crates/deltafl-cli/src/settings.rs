@@ -1,8 +1,9 @@
-//! Settings of the programs that run for long, `deltafl serve` and `deltafl device`: by flags, by the environment, by a file.
+//! Settings of the long-running programs, `deltafl serve` and `deltafl device`, from flags, the
+//! environment and a file.
 //!
-//! A flag wins over the environment, and the environment over the file. Every option is known by the name of its flag:
-//! `--listen`, `DELTAFL_SERVE_LISTEN`, and `listen` in the file that `--config` or `DELTAFL_CONFIG` names. What stands in the
-//! file becomes arguments, so that it is checked as those are.
+//! A flag has precedence over the environment, and the environment over the file. Every option has
+//! the name of its flag: `--listen`, `DELTAFL_SERVE_LISTEN`, and `listen` in the file of `--config`
+//! or `DELTAFL_CONFIG`. The entries of the file become arguments and are checked like them.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -71,9 +72,9 @@ struct SettingsFile {
 }
 
 impl SettingsFile {
-    /// The file that a command line or the environment names, if any.
+    /// Reads the file that the command line or the environment names, if any.
     fn named_by(command: &Command, given: &[OsString]) -> Result<Option<Self>, BadInput> {
-        // What is missing here may stand in the file, so that nothing is required yet.
+        // The file may contain the missing arguments, so none is required yet.
         let mut lenient = command.clone().ignore_errors(true);
         for name in COMMANDS {
             lenient = lenient.mut_subcommand(name, |command| {
@@ -115,7 +116,7 @@ impl SettingsFile {
         Ok(Self { path: path.to_owned(), text, arguments, places })
     }
 
-    /// The error of an argument that came from this file, shown where it stands.
+    /// Returns the error of an argument from this file, with its place in the file.
     fn blame(&self, error: &clap::Error) -> Option<BadInput> {
         let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
         let named = argument.trim_start_matches(['-', '<']).split([' ', '=', '>']).next()?.to_lowercase();

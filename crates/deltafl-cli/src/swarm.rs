@@ -1,6 +1,6 @@
 //! `deltafl swarm`: many devices of a federation in one process, over real sockets.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::device::GuardArgs;
 use crate::error::{bad_input, explained};
 use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
-use crate::run::KernelArgs;
+use crate::run::{KernelArgs, at_least_one};
 
 /// How long a server may take to accept a connection before its absence is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,14 +64,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 500)]
     arrivals: u32,
     /// Threads on which the devices compute, together [default: one per core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     kernel: KernelArgs,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
-    faults: Faults,
+    faults: FaultArgs,
     #[command(flatten)]
     day: DayArgs,
     #[command(flatten)]
@@ -81,19 +81,19 @@ pub(crate) struct Args {
 /// What goes wrong.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Faults")]
-struct Faults {
+struct FaultArgs {
     /// Probability that a device vanishes in a round, at a phase drawn at random
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     drop_out: f64,
-    /// Probability that a device sends noise in place of one message of a round
+    /// Probability that a device sends noise instead of one message of a round
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     garbage: f64,
     /// Milliseconds after which a device answers, at most
     #[arg(long, value_name = "MS", default_value_t = 0)]
     delay: u64,
-    /// Bytes per second of a device's link; 0 sets no bound
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    bandwidth: u64,
+    /// Bytes per second of a device's link [default: no bound]
+    #[arg(long, value_name = "BYTES")]
+    bandwidth: Option<NonZeroU64>,
     /// The seed from which faults are drawn
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     fault_seed: u64,
@@ -153,7 +153,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     })
 }
 
-/// Says so while no server answers. The devices keep trying, and say nothing themselves.
+/// Reports that no server responds. The devices keep trying and report nothing.
 async fn report_absence(server: String) {
     let mut reported = false;
     loop {
@@ -194,7 +194,7 @@ fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>>
 }
 
 fn options(args: &Args) -> Result<SwarmOptions> {
-    let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
+    let FaultArgs { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
     let every_core = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);
@@ -213,7 +213,7 @@ fn options(args: &Args) -> Result<SwarmOptions> {
         },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
-        threads: args.threads.unwrap_or_else(every_core).get(),
+        threads: args.threads.unwrap_or_else(every_core),
         arrivals: args.arrivals,
         backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
         day: args.day.day()?,

@@ -13,7 +13,7 @@ use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use crate::error::{self, explained};
 use crate::progress::SweepProgress;
-use crate::run::{MachineArgs, refuse_ranks};
+use crate::run::{MachineArgs, at_least_one, refuse_ranks};
 
 /// Train every combination of values and compare the results
 #[derive(clap::Subcommand, Debug)]
@@ -74,8 +74,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "I/N", default_value = "1/1", hide_default_value = true)]
     shard: Shard,
     /// Number of points that train at the same time [default: one per thread]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    jobs: usize,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     machine: MachineArgs,
     /// Print the results as JSON, as `sweep list --json` does
@@ -152,7 +152,7 @@ fn run_points(args: &RunArgs) -> Result<()> {
     refuse_ranks("give every process a share of the points: --shard I/N")?;
     let (sweep, folder) = args.what.read()?;
     let points: Vec<&SweepPoint> = args.shard.select(&sweep.points).collect();
-    let options = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
+    let options = SweepOptions { jobs: args.jobs, machine: args.machine.machine() };
     folder.describe(&sweep).map_err(explained)?;
     let mut progress = SweepProgress::unless(args.quiet || args.json);
     let tally = train(&folder, &points, &options, &mut progress).map_err(explained)?;

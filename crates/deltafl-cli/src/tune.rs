@@ -10,7 +10,7 @@ use miette::{IntoDiagnostic, Report, Result, miette};
 
 use crate::error::explained;
 use crate::progress::SweepProgress;
-use crate::run::{MachineArgs, refuse_ranks};
+use crate::run::{MachineArgs, at_least_one, refuse_ranks};
 use crate::sweep;
 
 /// Search for the learning rate, its decay and the penalty with the method of the paper
@@ -46,8 +46,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Number of points that train at the same time [default: one per thread]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    jobs: usize,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     machine: MachineArgs,
     /// Print the chosen values as JSON
@@ -63,8 +63,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         "tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml",
     )?;
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
+    let name = experiment.name().to_owned();
     let out = args.out.unwrap_or_else(|| Path::new("tune").join(experiment.name()));
-    let sweep = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
+    let sweep = SweepOptions { jobs: args.jobs, machine: args.machine.machine() };
     let values = GridValues { rates: args.rates, decays: args.decays, l2: args.l2 };
     let options = TuneOptions { values, seeds: args.seeds, out, sweep };
     let mut tuner = Tuner::new(experiment, options).map_err(explained)?;
@@ -82,7 +83,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&chosen).into_diagnostic()?);
     } else {
-        println!("Ready to run:\n  deltafl run {}", chosen.experiment.display());
+        println!("Ready to run:\n  deltafl run {} --out runs/{name}-tuned", chosen.experiment.display());
     }
     Ok(())
 }

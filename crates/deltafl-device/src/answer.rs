@@ -9,7 +9,7 @@ use deltafl::trainer::{TrainerError, Worker};
 use super::DeviceData;
 
 /// F_k(w) in the current round.
-pub(super) type Losses = LossCache<ParamsId, f64>;
+pub(super) type DeviceLosses = LossCache<ParamsId, f64>;
 
 /// An answer and the round to which it is bound.
 pub(super) struct Answer {
@@ -24,6 +24,8 @@ pub(super) struct AnswerTask<'a> {
     pub(super) task: deltafl::task::Task,
     /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,
+    /// Whether it trains although it is outside of the tail.
+    pub(super) trains_always: bool,
 }
 
 /// The queries of a question that a device answers.
@@ -47,7 +49,7 @@ impl AnswerTask<'_> {
         &self,
         question: &Question,
         answering: &Answering,
-        losses: &mut Losses,
+        losses: &mut DeviceLosses,
         own: &mut [AlgorithmState],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
@@ -70,6 +72,7 @@ impl AnswerTask<'_> {
         let DeviceData { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
         let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
-        Member { examples, key, randomness: self.randomness, held_out }
+        let (randomness, trains_always) = (self.randomness, self.trains_always);
+        Member { examples, key, randomness, held_out, trains_always }
     }
 }

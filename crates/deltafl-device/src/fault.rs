@@ -1,5 +1,6 @@
 //! Devices that fail on purpose, for tests, demonstrations and load.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use deltafl::stream::{Purpose, Stream};
@@ -19,8 +20,8 @@ pub struct Misconduct {
     pub garbage: f64,
     /// The maximum delay of an answer in milliseconds. The delay is drawn uniformly.
     pub delay_ms: u64,
-    /// The bandwidth in bytes per second for sending and receiving; 0 is unlimited.
-    pub bandwidth: u64,
+    /// The bandwidth in bytes per second for sending and receiving; unlimited if `None`.
+    pub bandwidth: Option<NonZeroU64>,
 }
 
 /// The faults of one device, drawn from its own stream.
@@ -95,8 +96,8 @@ impl Faults {
 
     /// Waits for the time that this many bytes take on the device's link.
     pub(crate) async fn transfer(&self, bytes: usize) {
-        if self.misconduct.bandwidth > 0 {
-            sleep(Duration::from_secs_f64(bytes as f64 / self.misconduct.bandwidth as f64)).await;
+        if let Some(bandwidth) = self.misconduct.bandwidth {
+            sleep(Duration::from_secs_f64(bytes as f64 / bandwidth.get() as f64)).await;
         }
     }
 }

@@ -83,12 +83,12 @@ impl Chunks {
 
 /// The bytes of a blob received so far. They outlive the connection.
 #[derive(Debug, Default)]
-pub(super) struct Partial {
+pub(super) struct PartialBlob {
     hash: Option<blake3::Hash>,
     bytes: BytesMut,
 }
 
-impl Partial {
+impl PartialBlob {
     /// Fetches the missing part of a blob. `limit` is the largest blob that is accepted, in bytes.
     pub(super) async fn fetch(
         &mut self,

@@ -51,6 +51,7 @@ mod fetch;
 mod interruptible;
 mod limits;
 mod offer;
+mod participation;
 mod session;
 mod state;
 pub mod swarm;
@@ -74,15 +75,14 @@ pub use deltafl_wire::identity::Credentials;
 
 pub use self::cache::BlobCache;
 pub use self::conditions::{Conditions, Hook, Hours, InvalidWindow, Root, TimeWindow, Unmet};
-pub use self::config::{
-    DeviceConfig, DeviceError, DeviceNotice, InvalidAddress, MinuteOfDay, Participation, check_address,
-};
+pub use self::config::{DeviceConfig, InvalidAddress, MinuteOfDay, check_address};
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::defences::{Defence, Defences};
 pub use self::dial::{DialError, ServerEndpoint, ServerTrust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
 pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
+pub use self::participation::{DeviceError, DeviceNotice, Participation};
 pub use self::session::SessionError;
 pub use self::state::{
     AnswerCount, BudgetSpent, Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError,

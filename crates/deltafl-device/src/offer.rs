@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use super::SessionError;
 use crate::ServerEndpoint;
 use crate::fault::Faults;
-use crate::fetch::{Link, Partial};
+use crate::fetch::{Link, PartialBlob};
 use crate::limits::{TimeLimits, within};
 
 /// The training that a server offers.
@@ -45,8 +45,8 @@ pub async fn offer(
         Some(blob) => {
             let (id, limit) = (BlobId::from_wire(Some(blob))?, MAX_CONTRACT as u64);
             let link = Link { limits: &limits, faults: &Faults::none() };
-            let bytes = Partial::default().fetch(&mut client, id, limit, link).await?;
-            Some(DataContract::from_bytes(&bytes)?)
+            let bytes = PartialBlob::default().fetch(&mut client, id, limit, link).await?;
+            Some(DataContract::from_bytes(&bytes).map_err(deltafl_wire::Malformed::from)?)
         }
         None => None,
     };

@@ -6,6 +6,7 @@
 
 mod day;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub struct SwarmOptions {
     /// The seed of the faults.
     pub seed: u64,
     /// The number of computing threads.
-    pub threads: usize,
+    pub threads: NonZeroUsize,
     /// The number of new connections per second. It limits the load on a server that has just
     /// started.
     pub arrivals: u32,
@@ -55,13 +56,16 @@ pub struct Swarm(JoinSet<Result<(), NotAllowed>>);
 
 impl Swarm {
     /// Starts the devices on the current runtime.
+    ///
+    /// # Panics
+    /// If it is called outside of a tokio runtime.
     pub fn start(
         devices: Vec<SimulatedDevice>,
         trainer: &Arc<dyn LocalTrainer>,
         federation: &Arc<Federation>,
         options: &SwarmOptions,
     ) -> Self {
-        let (workers, cache) = (Arc::new(Workers::new(options.threads)), Arc::<BlobCache>::default());
+        let (workers, cache) = (Arc::new(Workers::new(options.threads.get())), Arc::<BlobCache>::default());
         let (mut swarm, held_out) = (JoinSet::new(), federation.held_out());
         let midnight = Instant::now();
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {

@@ -19,7 +19,7 @@ pub struct Workers {
 /// A device's computation failed: its data or a user's trainer returned an error or panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("the computation of this device failed")]
-pub struct Failed {
+pub struct ComputationFailed {
     /// The error of the trainer, or `None` if it panicked.
     #[source]
     pub source: Option<TrainerError>,
@@ -27,7 +27,11 @@ pub struct Failed {
 
 impl Workers {
     /// Creates this many threads. At most eight answers per thread wait in memory for their upload.
+    ///
+    /// # Panics
+    /// If there are no threads.
     pub fn new(threads: usize) -> Self {
+        assert!(threads > 0, "devices need a thread to compute on");
         Self { threads: Semaphore::new(threads), answers: Semaphore::new(8 * threads) }
     }
 
@@ -42,7 +46,7 @@ impl Workers {
         &self,
         trainer: Arc<dyn LocalTrainer>,
         task: impl FnOnce(&mut dyn Worker) -> Result<T, TrainerError> + Send + 'static,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, ComputationFailed> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
         let interrupt = Interrupt::default();
         let over = interrupt.over();
@@ -50,8 +54,8 @@ impl Workers {
             let _flushed = kernel::flush_denormals();
             over.guard(|| task(&mut GuardedWorker(trainer.worker())))
         });
-        let result = done.await.map_err(|_| Failed { source: None })?;
-        result.map_err(|source| Failed { source: Some(source) })
+        let result = done.await.map_err(|_| ComputationFailed { source: None })?;
+        result.map_err(|source| ComputationFailed { source: Some(source) })
     }
 }
 

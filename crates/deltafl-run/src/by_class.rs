@@ -69,7 +69,7 @@ fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>,
     }
     let mut builder = FederationBuilder::new(federation.name(), federation.kind(), classes);
     for class in 0..classes as u32 {
-        let mut rows = Rows::default();
+        let mut rows = ClassExamples::default();
         for device in federation.split(split) {
             rows.take(federation, device, class);
         }
@@ -84,14 +84,14 @@ fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>,
 
 /// Examples under construction.
 #[derive(Default)]
-struct Rows {
+struct ClassExamples {
     count: usize,
     bytes: Vec<u8>,
     dense: Vec<f32>,
     tokens: Vec<u32>,
 }
 
-impl Rows {
+impl ClassExamples {
     /// Adds the examples of a class from one device.
     fn take(&mut self, federation: &Federation, device: FederationIndex, class: u32) {
         let examples = federation.examples(device);

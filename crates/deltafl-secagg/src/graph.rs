@@ -117,7 +117,7 @@ impl Default for GraphRule {
 
 /// The degree, the threshold and the smallest number of survivors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct GraphShape {
     degree: usize,
     threshold: usize,
     least: usize,
@@ -125,7 +125,7 @@ struct Shape {
     colluding: usize,
 }
 
-impl Shape {
+impl GraphShape {
     fn full(members: usize, threshold: usize, colluding: usize) -> Self {
         Self { degree: members.saturating_sub(1), threshold, least: threshold, colluding }
     }
@@ -237,13 +237,13 @@ impl GraphRule {
 
     /// Returns the shape for `members` devices of a cohort. Falls back to the full graph for few
     /// members, and if no sparse graph is safe.
-    fn shape(self, cohort: u32, members: usize) -> Shape {
+    fn shape(self, cohort: u32, members: usize) -> GraphShape {
         let n = u32::try_from(members).unwrap_or(u32::MAX);
         match self {
             Self::Full { threshold } => {
                 // The number of colluding devices that the threshold tolerates.
                 let colluding = (2 * threshold as usize).saturating_sub(members + 1);
-                Shape::full(members, threshold as usize, colluding)
+                GraphShape::full(members, threshold as usize, colluding)
             }
             Self::Active { gamma, delta } => {
                 let graphs = self.graphs(cohort);
@@ -255,14 +255,14 @@ impl GraphRule {
                 // From the cohort and not from the members: two lists of members cannot both have t
                 // signers.
                 let threshold = active_threshold(cohort as usize, gamma.devices_in(cohort));
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
+                shape.flatten().unwrap_or(GraphShape::full(members, threshold, gamma.devices_in(cohort)))
             }
             Self::HonestButCurious { gamma, delta } => {
                 let sparse = |colluding, dropping| parameters::against_curious(members, colluding, dropping);
                 let shape = (members >= CURIOUS_SPARSE_FROM)
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
                 let threshold = (members / 2 + 1).max(gamma.devices_in(cohort).max(1) + 1);
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
+                shape.flatten().unwrap_or(GraphShape::full(members, threshold, gamma.devices_in(cohort)))
             }
         }
     }
@@ -274,12 +274,12 @@ fn sparse_shape(
     gamma: CollusionBound,
     delta: Permille,
     parameters: impl Fn(usize, usize) -> Option<(usize, usize)>,
-) -> Option<Shape> {
+) -> Option<GraphShape> {
     // At least one of each. With zero, a single neighbour could recover every secret.
     let dropping = delta.count_in(u32::try_from(members).unwrap_or(u32::MAX)).max(1);
     let colluding = gamma.devices_in(cohort).max(1);
     let (degree, threshold) = parameters(colluding, dropping)?;
-    Some(Shape { degree, threshold, least: members.saturating_sub(dropping), colluding })
+    Some(GraphShape { degree, threshold, least: members.saturating_sub(dropping), colluding })
 }
 
 /// Returns the smallest t > (n+c)/2, that is, t > (1+γ)n/2 (Bonawitz et al. 2017, section 6.2).
@@ -295,7 +295,7 @@ pub struct Graph {
     ring: Vec<DeviceId>,
     /// The position of each member in the ring.
     position: BTreeMap<DeviceId, usize>,
-    shape: Shape,
+    shape: GraphShape,
 }
 
 impl Graph {
@@ -484,15 +484,15 @@ mod tests {
     fn against_an_active_server_the_graph_is_full_up_to_300_and_sparse_beyond() {
         let shape = |gamma, n: u32| active(gamma).shape(n, n as usize);
         let share = CollusionBound::Share(Permille::new(50).unwrap());
-        assert_eq!(shape(share, 300), Shape { degree: 299, threshold: 158, least: 158, colluding: 15 });
+        assert_eq!(shape(share, 300), GraphShape { degree: 299, threshold: 158, least: 158, colluding: 15 });
         assert!(!active(share).is_committed(300));
-        assert_eq!(shape(share, 1000), Shape { degree: 212, threshold: 137, least: 800, colluding: 50 });
+        assert_eq!(shape(share, 1000), GraphShape { degree: 212, threshold: 137, least: 800, colluding: 50 });
         assert!(active(share).is_committed(1000));
         // A number of accomplices instead of a share.
         assert_eq!(shape(CollusionBound::Devices(50), 1000), shape(share, 1000));
         assert_eq!(
             shape(CollusionBound::Devices(10), 100),
-            Shape { degree: 99, threshold: 56, least: 56, colluding: 10 }
+            GraphShape { degree: 99, threshold: 56, least: 56, colluding: 10 }
         );
         // If nearly half of a cohort colludes, only the full graph is safe.
         assert!(!active(CollusionBound::Devices(290)).is_committed(600));

@@ -67,12 +67,12 @@ impl MaskSuite {
     }
 
     /// Returns the fastest stream of the key on this machine.
-    fn stream(self, key: &MaskKey) -> Stream {
+    fn stream(self, key: &MaskKey) -> MaskStream {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             let vaes = match self {
-                Self::Aegis128X4 => vaes::VaesAegis::new(key.halves()).map(Stream::VaesAegis),
-                Self::Aes128Ctr => vaes::VaesCtr::new(&key.halves()[0]).map(Stream::VaesCtr),
+                Self::Aegis128X4 => vaes::VaesAegis::new(key.halves()).map(MaskStream::VaesAegis),
+                Self::Aes128Ctr => vaes::VaesCtr::new(&key.halves()[0]).map(MaskStream::VaesCtr),
                 Self::ChaCha20 => None,
             };
             if let Some(stream) = vaes {
@@ -83,13 +83,13 @@ impl MaskSuite {
     }
 
     /// Returns the stream as implemented by the cipher crates.
-    fn portable_stream(self, key: &MaskKey) -> Stream {
+    fn portable_stream(self, key: &MaskKey) -> MaskStream {
         match self {
-            Self::Aegis128X4 => Stream::Aegis128X4(aegis::AegisStream::new(key.halves())),
+            Self::Aegis128X4 => MaskStream::Aegis128X4(aegis::AegisStream::new(key.halves())),
             Self::Aes128Ctr => {
-                Stream::Aes128Ctr(Box::new(Ctr64BE::new((&key.halves()[0]).into(), &[0; 16].into())))
+                MaskStream::Aes128Ctr(Box::new(Ctr64BE::new((&key.halves()[0]).into(), &[0; 16].into())))
             }
-            Self::ChaCha20 => Stream::ChaCha20(ChaCha20::new(&key.0.into(), &[0; 12].into())),
+            Self::ChaCha20 => MaskStream::ChaCha20(ChaCha20::new(&key.0.into(), &[0; 12].into())),
         }
     }
 }
@@ -146,7 +146,7 @@ pub fn apply(vector: &mut RingVector, suite: MaskSuite, masks: &[(MaskSign, Mask
 fn apply_words<W: Word>(words: &mut [W], suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) {
     let mut keystream = Zeroizing::new([0; TILE]);
     for batch in masks.chunks(BATCH) {
-        let mut streams: Vec<(MaskSign, Stream)> =
+        let mut streams: Vec<(MaskSign, MaskStream)> =
             batch.iter().map(|(sign, key)| (*sign, suite.stream(key))).collect();
         for tile in words.chunks_mut(TILE / W::BYTES) {
             for (sign, stream) in &mut streams {
@@ -157,7 +157,7 @@ fn apply_words<W: Word>(words: &mut [W], suite: MaskSuite, masks: &[(MaskSign, M
 }
 
 /// A key stream at its current position. The expanded keys are wiped on drop.
-enum Stream {
+enum MaskStream {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     VaesAegis(vaes::VaesAegis),
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -167,7 +167,7 @@ enum Stream {
     ChaCha20(ChaCha20),
 }
 
-impl Stream {
+impl MaskStream {
     /// Adds the next bytes of the stream to a tile, or subtracts them. `keystream` is a scratch
     /// buffer.
     fn apply<W: Word>(&mut self, tile: &mut [W], sign: MaskSign, keystream: &mut [u8; TILE]) {
@@ -237,11 +237,11 @@ mod tests {
         for (sign, key) in masks {
             let mut keystream = vec![0; len * W::BYTES];
             match suite.portable_stream(key) {
-                Stream::Aegis128X4(mut stream) => stream.write(&mut keystream),
-                Stream::Aes128Ctr(mut cipher) => cipher.write_keystream(&mut keystream),
-                Stream::ChaCha20(mut cipher) => cipher.write_keystream(&mut keystream),
+                MaskStream::Aegis128X4(mut stream) => stream.write(&mut keystream),
+                MaskStream::Aes128Ctr(mut cipher) => cipher.write_keystream(&mut keystream),
+                MaskStream::ChaCha20(mut cipher) => cipher.write_keystream(&mut keystream),
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
-                Stream::VaesAegis(_) | Stream::VaesCtr(_) => unreachable!("not a portable stream"),
+                MaskStream::VaesAegis(_) | MaskStream::VaesCtr(_) => unreachable!("not a portable stream"),
             }
             match sign {
                 MaskSign::Plus => W::add_le_bytes(&mut words, &keystream),

@@ -2,7 +2,7 @@
 //!
 //! The round loop runs on its own thread and uses this like any other exchange. The answers are the
 //! same integers, so the results equal those of a simulation to the bit.
-//! docs/src/explanation/threat-model.md describes what the server learns about one device.
+//! docs/src/explanation/threat-model.md describes the information that the server gains about one device.
 
 mod open_losses;
 mod plausible;
@@ -52,7 +52,7 @@ use crate::store::{SlotKey, StoreError, StoredQuestion};
 
 /// The reason for which the aggregation of a cohort failed.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum CohortFailure {
     /// Secure aggregation failed.
     #[error(transparent)]
     Verdict(#[from] RoundFailure),
@@ -239,7 +239,7 @@ impl NetworkExchange {
         // Devices do not reconnect to a server that was shut down, so there is nothing to wait for.
         if self.stop.load(Ordering::Relaxed) || self.link.hub.is_closed() {
             let source = Box::new(ShuttingDown);
-            return Err(ExchangeError::Transport { context: "no further round was begun", source });
+            return Err(ExchangeError::Transport { context: "no further round was started", source });
         }
         Ok(())
     }
@@ -260,18 +260,18 @@ impl NetworkExchange {
         self.failed.0 == round && self.failed.1 >= self.rules.attempts
     }
 
-    /// Gives up the current round.
+    /// Abandons the current round, which then changes nothing.
     fn give_up(&mut self) {
         self.failed = (self.round_in_progress.round(), self.rules.attempts);
         tracing::error!(round = self.round_in_progress.round().1, "the round is given up and moves nothing");
     }
 
     /// Records that the aggregation of a cohort failed.
-    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+    fn fail(&mut self, round: &Round<'_>, failed: &CohortFailure) {
         let key = (round.seed, round.index);
         let before = if self.failed.0 == key { self.failed.1 } else { 0 };
         self.failed = (key, before + 1);
-        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
+        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the aggregation of the cohort failed");
         if self.is_given_up(key) {
             self.give_up();
         }
@@ -280,7 +280,7 @@ impl NetworkExchange {
     }
 
     /// Returns keys with a free slot, from the current round or from a new set-up.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Failed> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, CohortFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -344,7 +344,7 @@ impl NetworkExchange {
         Ok(key)
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, Failed> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, CohortFailure> {
         let key = (round.seed, round.index);
         let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
@@ -410,7 +410,7 @@ impl NetworkExchange {
     }
 }
 
-/// The sum over nobody.
+/// Returns the sum over no devices.
 fn nothing(query: &Query) -> CohortSum {
     let traffic = Traffic::default();
     CohortSum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
@@ -439,11 +439,11 @@ impl Exchange for NetworkExchange {
         u64::MAX
     }
 
-    /// Nobody is told before the round begins: who is there by then is not known yet.
+    /// Does nothing: the devices that will be connected in the next round are not known yet.
     fn announce(&mut self, _: &[CohortMember]) {}
 
     /// Waits until enough devices are ready for a round. A server stops only here. A round that has
-    /// begun is completed, because devices would not answer its questions again.
+    /// started is completed, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         let runtime = self.link.runtime.handle();
         let _clock = runtime.enter();
@@ -498,7 +498,7 @@ impl Exchange for NetworkExchange {
             return Ok(queries.iter().map(nothing).collect());
         }
         self.slot(round, queries).map_err(|failed| match failed {
-            Failed::Store(error) => ExchangeError::Transport {
+            CohortFailure::Store(error) => ExchangeError::Transport {
                 context: "failed to store the current round",
                 source: error.into(),
             },

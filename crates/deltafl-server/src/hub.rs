@@ -119,12 +119,12 @@ pub(crate) struct Address {
 #[derive(Debug)]
 pub(crate) struct SessionEvent {
     pub(crate) from: Address,
-    pub(crate) event: DeviceEvent,
+    pub(crate) event: HubEvent,
 }
 
 /// The kind of event.
 #[derive(Debug)]
-pub(crate) enum DeviceEvent {
+pub(crate) enum HubEvent {
     /// The device sent a message of secure aggregation.
     Message {
         bytes: Bytes,

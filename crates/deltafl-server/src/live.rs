@@ -188,10 +188,10 @@ pub struct Totals {
 
 /// The live state of a server. Clones share it, and no method blocks for long.
 #[derive(Clone, Debug)]
-pub struct Live(Arc<Shared>);
+pub struct Live(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     about: About,
     now: watch::Sender<Now>,
     past: RwLock<Past>,
@@ -206,7 +206,7 @@ struct Past {
 impl Live {
     /// Creates an empty live state.
     pub fn new(about: About) -> Self {
-        Self(Arc::new(Shared { about, now: watch::Sender::default(), past: RwLock::default() }))
+        Self(Arc::new(SharedState { about, now: watch::Sender::default(), past: RwLock::default() }))
     }
 
     /// Returns the constants.

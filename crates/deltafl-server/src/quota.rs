@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An IPv4 address or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Network(IpAddr);
+pub(crate) struct NetworkPrefix(IpAddr);
 
-impl From<IpAddr> for Network {
+impl From<IpAddr> for NetworkPrefix {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -26,13 +26,13 @@ impl From<IpAddr> for Network {
 #[derive(Debug)]
 pub(crate) struct AddressQuota {
     most: usize,
-    used: Mutex<HashMap<Network, usize>>,
+    used: Mutex<HashMap<NetworkPrefix, usize>>,
 }
 
 /// One use of a resource, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct QuotaUse {
-    network: Network,
+    network: NetworkPrefix,
     quota: Arc<AddressQuota>,
 }
 
@@ -44,7 +44,7 @@ impl AddressQuota {
 
     /// Counts one use. Returns `None` if the network has used up its quota.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<QuotaUse> {
-        let network = Network::from(address);
+        let network = NetworkPrefix::from(address);
         let mut used = self.used();
         let uses = used.entry(network).or_default();
         if *uses >= self.most {
@@ -54,7 +54,7 @@ impl AddressQuota {
         Some(QuotaUse { network, quota: Arc::clone(self) })
     }
 
-    fn used(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+    fn used(&self) -> MutexGuard<'_, HashMap<NetworkPrefix, usize>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

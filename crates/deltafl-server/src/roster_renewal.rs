@@ -133,6 +133,9 @@ impl RosterRenewal {
     /// Updates the roster of a server and the figures of its live page until the task is aborted.
     /// `enrolled` wakes it after an enrolment. `failed` is called with the error if a roster could
     /// not be renewed.
+    ///
+    /// # Panics
+    /// If it is called outside of a tokio runtime.
     pub fn follow(
         self,
         host: Arc<Host>,

@@ -26,7 +26,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::hub::{Address, DeviceEvent, Hub, Outbound, SessionEvent, Status};
+use crate::hub::{Address, Hub, HubEvent, Outbound, SessionEvent, Status};
 use crate::refusal::Refusal;
 
 /// The time limits for devices.
@@ -322,9 +322,9 @@ impl Protocol {
             return; // of an earlier session, or not of this cohort
         }
         match event {
-            DeviceEvent::Gone => self.strike(id),
-            DeviceEvent::Losses(_) => link.hub.refusals.count(Refusal::Late),
-            DeviceEvent::Message { bytes, .. } => {
+            HubEvent::Gone => self.strike(id),
+            HubEvent::Losses(_) => link.hub.refusals.count(Refusal::Late),
+            HubEvent::Message { bytes, .. } => {
                 self.traffic.messages += 1;
                 self.traffic.bytes_up += bytes.len() as u64;
                 match self.take(id, bytes) {

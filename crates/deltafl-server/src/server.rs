@@ -1,7 +1,8 @@
 //! The durable server: an experiment trained with devices that connect over a network.
 //!
-//! A server commits every finished round to its store. Started again with the same options, it continues where it was, and so
-//! does another server on the same database: one of them holds a lease and leads, the others stand by.
+//! A server commits every finished round to its store. If it is started again with the same options,
+//! it continues. Several servers may share a database: one of them holds a lease and leads, and the
+//! others are on standby.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +18,9 @@ use deltafl::trainer::LocalTrainer;
 use deltafl::training::{
     Observer, ObserverError, Outcome, Plan, RoundRecord, SharedObserver, TrainingError, train_with,
 };
-use deltafl_data::experiment::{BackendName, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::experiment::{
+    BackendName, Experiment, ExternalAlgorithms, Resolved, SecureAggregation, SplitSection,
+};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
@@ -51,23 +54,25 @@ use deployment::Deployment;
 /// The roster of a server without certificates contains the devices of its data, and does not change.
 const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
-/// The model that a server trains, and the data for which it is.
+/// The model that a server trains, and its data.
 pub struct ServedModel<'a> {
-    /// Initialises w and names its tensors. Devices train by a trainer of their own.
+    /// Initialises w and names its tensors. Devices train with their own trainer.
     pub trainer: &'a dyn LocalTrainer,
-    /// The contract of the data; `None` if devices bring their own trainer and data.
+    /// The contract of the data; `None` if devices have their own trainer and data.
     pub contract: Option<DataContract>,
     /// The hash of the data that the run folder records.
     pub data_hash: String,
     /// The names of the devices of a server without certificates.
     pub devices: Vec<String>,
+    /// The implementation of the external algorithms of the experiment.
+    pub algorithms: Option<&'a dyn ExternalAlgorithms>,
 }
 
 impl<'a> ServedModel<'a> {
     /// A model that devices train by their own trainer, on data that the server does not know.
     pub fn for_devices(trainer: &'a dyn LocalTrainer, devices: impl IntoIterator<Item = String>) -> Self {
         let devices = devices.into_iter().collect();
-        Self { trainer, contract: None, data_hash: String::new(), devices }
+        Self { trainer, contract: None, data_hash: String::new(), devices, algorithms: None }
     }
 
     /// A model for data like `federation`, whose train devices are the devices of a server without certificates.
@@ -78,6 +83,7 @@ impl<'a> ServedModel<'a> {
             contract: Some(contract_of(federation, experiment)),
             data_hash: federation.hash().to_owned(),
             devices: train.map(|device| federation.id(device).to_owned()).collect(),
+            algorithms: None,
         }
     }
 }
@@ -118,7 +124,7 @@ pub enum ServerEvent<'a> {
         /// Its address.
         url: &'a str,
     },
-    /// Another server leads; this one stands by.
+    /// Another server leads; this one is on standby.
     StandingBy,
     /// Devices can connect.
     Listening {
@@ -251,6 +257,7 @@ impl<'a> Server<'a> {
         model: ServedModel<'a>,
     ) -> Result<Self, ServerError> {
         checks::check(&config, &experiment)?;
+        checks::check_program(&experiment, model.algorithms.is_some())?;
         let certified = config.certs.is_some();
         if model.devices.is_empty() && !certified {
             return Err(ServerError::NoDevices);
@@ -267,7 +274,7 @@ impl<'a> Server<'a> {
             population: None, // Devices do not report their number of examples.
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
-        let plan = experiment.plan();
+        let plan = experiment.plan_with(model.algorithms);
         // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
@@ -282,7 +289,7 @@ impl<'a> Server<'a> {
         Self { environment, ..self }
     }
 
-    /// Uses an open store in place of the one in the configuration.
+    /// Uses an open store instead of the one in the configuration.
     #[must_use]
     pub fn with_store(self, store: Store) -> Self {
         Self { store: Some(store), ..self }
@@ -326,6 +333,9 @@ impl<'a> Server<'a> {
             events.send(ServerEvent::NothingHeldOut);
         }
         let mut folder = open(&self.out, &self.experiment)?;
+        if let Some(contract) = contract {
+            folder.contract(contract)?;
+        }
         let runtime = Runtime::new().map_err(ServerError::Runtime)?;
         let opened = Deployment::open(self, events);
         let deployment = runtime.block_on(opened)?;
@@ -467,7 +477,7 @@ impl<'a> Server<'a> {
             exchange.set_run(first_run + place as u64);
             exchange.resume(state)?;
             match train_with(exchange, &self.plan, state, committer.train_options(), &mut committer) {
-                // It waited for devices: no further round was begun.
+                // It was waiting for devices, and no further round was started.
                 Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
                 ended => ended.map_err(ServerError::from),
             }

@@ -184,10 +184,10 @@ impl From<object_store::Error> for StoreError {
 
 /// The storage of a server. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Store(Arc<Shared>);
+pub struct Store(Arc<StoreParts>);
 
 #[derive(Debug)]
-struct Shared {
+struct StoreParts {
     database: Database,
     blobs: BlobStorage,
     settings: StoreSettings,
@@ -196,7 +196,7 @@ struct Shared {
 impl Store {
     /// Opens the store and migrates its schema.
     pub async fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
-        let store = Self(Arc::new(Shared {
+        let store = Self(Arc::new(StoreParts {
             database: Database::connect(&settings.database)?,
             blobs: BlobStorage::new(&settings.blobs),
             settings: settings.clone(),

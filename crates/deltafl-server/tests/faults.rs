@@ -297,6 +297,6 @@ async fn a_server_that_waits_for_devices_can_be_stopped() {
         test.train(&mut exchange, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
     });
     stop.store(true, Ordering::Relaxed);
-    assert_eq!(waiting.await.unwrap(), "no further round was begun");
+    assert_eq!(waiting.await.unwrap(), "no further round was started");
     host.shut_down().await;
 }

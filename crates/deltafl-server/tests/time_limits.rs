@@ -198,7 +198,7 @@ async fn a_round_loop_that_waits_for_devices_ends_with_its_server() {
     sleep(Duration::from_millis(50)).await;
     host.shut_down().await;
     let ended = timeout(SOON, waiting).await.expect("it ends").unwrap();
-    assert_eq!(ended.unwrap_err().to_string(), "no further round was begun");
+    assert_eq!(ended.unwrap_err().to_string(), "no further round was started");
 }
 
 /// A server that gives devices little time to become ready.

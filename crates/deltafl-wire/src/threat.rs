@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The assumed behaviour of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Adversary {
+pub enum ServerBehaviour {
     /// The server deviates from the protocol arbitrarily.
     #[default]
     Active,
@@ -19,7 +19,7 @@ pub enum Adversary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreatAssumptions {
     /// The assumed behaviour of the server.
-    pub adversary: Adversary,
+    pub adversary: ServerBehaviour,
     /// γ: the share of a cohort that may collude with the server, in thousandths.
     pub gamma: Permille,
     /// The minimum number of colluding devices to assume, for any cohort size.
@@ -29,7 +29,11 @@ pub struct ThreatAssumptions {
 /// An active server that colludes with 5 % of a cohort, and with at least one device.
 impl Default for ThreatAssumptions {
     fn default() -> Self {
-        Self { adversary: Adversary::Active, gamma: Permille::new(50).unwrap_or_default(), accomplices: 1 }
+        Self {
+            adversary: ServerBehaviour::Active,
+            gamma: Permille::new(50).unwrap_or_default(),
+            accomplices: 1,
+        }
     }
 }
 
@@ -37,7 +41,7 @@ impl Default for ThreatAssumptions {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreatOptions {
     /// The assumed behaviour of the server.
-    pub adversary: Adversary,
+    pub adversary: ServerBehaviour,
     /// The share of a cohort that may collude with it.
     pub gamma: f64,
     /// Devices of a cohort that may collude with it, however small the cohort is.
@@ -93,8 +97,8 @@ impl ThreatAssumptions {
     pub fn graph(&self, cohort: u32, delta: Permille) -> GraphRule {
         let gamma = CollusionBound::Devices(self.colluding(cohort));
         match self.adversary {
-            Adversary::Active => GraphRule::Active { gamma, delta },
-            Adversary::Curious => GraphRule::HonestButCurious { gamma, delta },
+            ServerBehaviour::Active => GraphRule::Active { gamma, delta },
+            ServerBehaviour::Curious => GraphRule::HonestButCurious { gamma, delta },
         }
     }
 
@@ -103,10 +107,10 @@ impl ThreatAssumptions {
         let needed = self.colluding(cohort) as usize;
         match (self.adversary, graph) {
             (_, GraphRule::Active { gamma, .. }) => gamma.devices_in(cohort) >= needed,
-            (Adversary::Active, GraphRule::Full { threshold }) => threshold >= self.threshold(cohort),
-            (Adversary::Active, GraphRule::HonestButCurious { .. }) => false,
-            (Adversary::Curious, GraphRule::Full { threshold }) => threshold as usize > needed,
-            (Adversary::Curious, GraphRule::HonestButCurious { gamma, .. }) => {
+            (ServerBehaviour::Active, GraphRule::Full { threshold }) => threshold >= self.threshold(cohort),
+            (ServerBehaviour::Active, GraphRule::HonestButCurious { .. }) => false,
+            (ServerBehaviour::Curious, GraphRule::Full { threshold }) => threshold as usize > needed,
+            (ServerBehaviour::Curious, GraphRule::HonestButCurious { gamma, .. }) => {
                 gamma.devices_in(cohort) >= needed
             }
             // A rule that this version does not know.
@@ -118,8 +122,8 @@ impl ThreatAssumptions {
     pub fn required(&self) -> AdversaryModel {
         let gamma = self.gamma.into();
         match self.adversary {
-            Adversary::Active => AdversaryModel::Active { gamma },
-            Adversary::Curious => {
+            ServerBehaviour::Active => AdversaryModel::Active { gamma },
+            ServerBehaviour::Curious => {
                 AdversaryModel::HonestButCurious { gamma, delta: Permille::new(50).unwrap_or_default() }
             }
         }
@@ -137,7 +141,7 @@ impl ThreatAssumptions {
 mod tests {
     use super::*;
 
-    fn guard(adversary: Adversary, gamma: u16, accomplices: u32) -> ThreatAssumptions {
+    fn guard(adversary: ServerBehaviour, gamma: u16, accomplices: u32) -> ThreatAssumptions {
         ThreatAssumptions { adversary, gamma: Permille::new(gamma).unwrap(), accomplices }
     }
 
@@ -145,12 +149,12 @@ mod tests {
     fn a_device_accepts_what_a_server_of_the_same_guard_offers_and_nothing_weaker() {
         let delta = Permille::new(200).unwrap();
         for cohort in [2, 3, 8, 30, 50, 100, 500, 1000] {
-            for adversary in [Adversary::Active, Adversary::Curious] {
+            for adversary in [ServerBehaviour::Active, ServerBehaviour::Curious] {
                 let guard = guard(adversary, 50, 1);
                 assert!(guard.accepts(guard.graph(cohort, delta), cohort), "{adversary:?} {cohort}");
             }
-            let careful = guard(Adversary::Active, 50, 1);
-            let curious = guard(Adversary::Curious, 50, 1).graph(cohort, delta);
+            let careful = guard(ServerBehaviour::Active, 50, 1);
+            let curious = guard(ServerBehaviour::Curious, 50, 1).graph(cohort, delta);
             assert!(
                 !careful.accepts(curious, cohort),
                 "a server that may lie must not choose a sparse graph"
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn accomplices_count_however_small_the_cohort() {
-        let of = |accomplices| guard(Adversary::Active, 50, accomplices);
+        let of = |accomplices| guard(ServerBehaviour::Active, 50, accomplices);
         assert_eq!([20, 100].map(|cohort| of(3).colluding(cohort)), [3, 5]);
         let delta = Permille::new(200).unwrap();
         assert_eq!(of(3).graph(20, delta), GraphRule::Active { gamma: CollusionBound::Devices(3), delta });
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn a_full_graph_is_accepted_only_where_two_sets_of_t_shares_cannot_be_had() {
         for cohort in 2..400 {
-            let guard = guard(Adversary::Active, 100, 2);
+            let guard = guard(ServerBehaviour::Active, 100, 2);
             let least = (2..=cohort + 3).find(|&t| guard.accepts(GraphRule::Full { threshold: t }, cohort));
             let least = least.unwrap();
             assert!(2 * least > cohort + guard.colluding(cohort), "{cohort}: {least}");

@@ -39,13 +39,13 @@ pub struct UpdateTask<'a> {
     pub params: &'a Params,
     /// The vectors that the server sends with w.
     pub sent: &'a [Params],
-    /// What the device remembers, if it does.
+    /// The device's memory, if it has one.
     pub own: Option<&'a AlgorithmState>,
-    /// How it trains.
+    /// The settings of local training.
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
     pub weight: f64,
-    /// The numbers that the device reports beside its update, if any.
+    /// The numbers that the device reports with its update, if any.
     pub report: Option<Report<'a>>,
     /// The training of a personal model after the update, if any.
     pub personal: Option<PersonalMethod>,
@@ -66,6 +66,12 @@ pub enum ComputeError {
         /// The error message.
         problem: TrainerError,
     },
+    /// The computation of many devices in one call failed.
+    #[error("{problem}")]
+    Cohort {
+        /// The error message.
+        problem: TrainerError,
+    },
     /// The compute backend is not available.
     #[error("{place} cannot be used")]
     Unavailable {
@@ -76,8 +82,8 @@ pub enum ComputeError {
     },
 }
 
-/// What the devices of some tasks remember now: the place of a task, and the memory of its device. Whoever remembers nothing,
-/// and whoever's update is not in the sum, is not listed.
+/// The new memories of the devices of some tasks, each with the index of its task. Devices without a
+/// memory, and devices whose update is not in the sum, are not listed.
 pub type Remembered = Vec<(usize, AlgorithmState)>;
 
 /// A compute backend. The answers depend only on the tasks, not on their order or on other

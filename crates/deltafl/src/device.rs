@@ -11,7 +11,7 @@ use crate::data::Examples;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
-use crate::question::{Query, Question, RoundKey};
+use crate::question::{Ask, Query, Question, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::task::Task;
 use crate::trainer::{LocalTask, TrainerError, Worker};
@@ -19,43 +19,46 @@ use crate::trainer::{LocalTask, TrainerError, Worker};
 mod contribution;
 mod loss_cache;
 
-pub(crate) use contribution::{Contribution, Share, add_evaluation, add_update, mean_loss};
+pub(crate) use contribution::{Contribution, Held, Share, add_evaluation, add_update, mean_loss};
 pub use loss_cache::LossCache;
 
-/// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
-/// blocks of a large device can be spread over threads without changing a bit.
+/// The number of examples per block of a forward pass. A device's loss is the sum of its blocks in
+/// order, so threads can share the blocks of a large device without changing a bit.
 pub const BLOCK: usize = 256;
 
-/// The blocks of a forward pass over `count` examples.
+/// Returns the blocks of a forward pass over `count` examples.
 pub fn blocks(count: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(count))
 }
 
-/// The part of a stream's key that stands for a device: its identity, hashed, so that a device draws the
-/// same numbers wherever it stands in a table.
+/// Returns the part of a stream's key that identifies a device: the hash of its identity. A device
+/// thus draws the same numbers at any index of a table.
 pub fn stream_key(id: &str) -> u64 {
     let hash = blake3::hash(id.as_bytes());
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-/// The random numbers of a device's local update in a reproducible run: the same in a simulation and on a device.
+/// Returns the random numbers of a device's local update in a reproducible run. They are the same in
+/// a simulation and on a device.
 pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
     Stream::new(key.seed, Purpose::LocalUpdate, key.round, device)
 }
 
-/// Where the random numbers of a local update come from: the order of the examples, and with it the batches.
+/// The source of the random numbers of a local update, which determine the order of the examples and
+/// the batches.
 #[derive(Clone, Copy, Default)]
 pub enum UpdateRandomness {
-    /// From the seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then equal, so that
-    /// the difference of two sums is exactly the update of the device that is missing from one of them.
+    /// The seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then
+    /// equal. The difference of two sums is therefore exactly the update of the device that is missing
+    /// in one of them.
     #[default]
     Reproducible,
-    /// From a secret of the device, drawn anew for every question.
+    /// A secret of the device, drawn for each question.
     Secret([u8; 32]),
 }
 
 impl UpdateRandomness {
-    /// The random numbers of a device's local update.
+    /// Returns the random numbers of a device's local update.
     pub fn stream(&self, key: &RoundKey, device: u64) -> Stream {
         match self {
             Self::Reproducible => update_stream(key, device),
@@ -64,7 +67,7 @@ impl UpdateRandomness {
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for UpdateRandomness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -74,25 +77,28 @@ impl fmt::Debug for UpdateRandomness {
     }
 }
 
-/// A device that answers for itself.
+/// A device that computes its own answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// Its data.
     pub examples: Examples<'a>,
-    /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
+    /// The device's part of the key of its random numbers: see [`stream_key`].
     pub key: u64,
-    /// Where the random numbers of its updates come from.
+    /// The source of the random numbers of its updates.
     pub randomness: UpdateRandomness,
-    /// The examples that never train; `None` where it holds none out, or tells nothing of them.
+    /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
+    /// Whether the device trains although it is outside of the tail, and discards the update. The time of
+    /// its answer then does not reveal its membership.
+    pub trains_always: bool,
 }
 
-/// The examples of a device that never train.
+/// The held-out examples of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldOut<'a> {
-    /// One at least.
+    /// At least one example.
     pub examples: Examples<'a>,
-    /// What is predicted of them.
+    /// The task of the prediction.
     pub task: Task,
 }
 
@@ -175,9 +181,19 @@ impl Member<'_> {
         own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
-        let held = self.examples.len() as u64;
+        // Deployed devices declare no group.
+        let held = Held { examples: self.examples.len() as u64, group: 0 };
         match Contribution::new(&query.ask, self.weight(key), held, loss) {
-            Contribution::Nothing => {}
+            Contribution::Nothing => {
+                if let (true, Ask::Update { plan, .. }) = (self.trains_always, &query.ask) {
+                    let params = query.params.as_slice();
+                    let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+                    let share = Share { weight: 0.0, report: None, personal: None };
+                    let mut stream = self.randomness.stream(key, self.key);
+                    let mut discarded = vec![0; sum.len()];
+                    add_update(&key.code(), &task, share, Some(own), &mut stream, worker, &mut discarded)?;
+                }
+            }
             Contribution::Loss(query, loss) => query.answer(loss, sum),
             Contribution::Update { plan, weight, report } => {
                 let mut stream = self.randomness.stream(key, self.key);

@@ -13,6 +13,7 @@ use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
+use crate::selection::DeviceRule;
 use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
@@ -65,13 +66,13 @@ pub struct Round<'a> {
     pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
-    /// What a simulation adds to each requested update, or empty in a deployment.
+    /// The additions of a simulation to each requested update; empty in a deployment.
     pub own: &'a [SimulatedUpdate],
 }
 
-/// What a simulation adds to a requested update. Devices of a deployed federation keep their
+/// The additions of a simulation to a requested update. Devices of a deployed federation keep their
 /// memories private and weigh themselves.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct SimulatedUpdate {
     /// The memories of the devices.
     pub memories: DeviceMemories,
@@ -80,6 +81,8 @@ pub struct SimulatedUpdate {
     pub shares: Option<Vec<f64>>,
     /// The training of personal models.
     pub personal: Option<PersonalMethod>,
+    /// The weighting of the devices, if the caller's program computes it.
+    pub rule: Option<Arc<dyn DeviceRule>>,
 }
 
 impl SimulatedUpdate {
@@ -230,7 +233,7 @@ pub enum ExchangeError {
     Compute(#[from] ComputeError),
     /// The aggregation of the cohort failed: too many of its devices left, or one of them was
     /// malicious. The round can restart with another cohort.
-    #[error("the cohort came to no sum")]
+    #[error("the aggregation of the cohort failed")]
     NoSum {
         /// The error reported by the exchange.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -280,7 +283,7 @@ pub trait Exchange {
     /// disconnect waits until a cohort is available.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
-    /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
+    /// Announces the cohort of the next round, so that an idle exchange can prepare it.
     fn announce(&mut self, next: &[CohortMember]);
 
     /// Returns F_k(w) of each answering cohort device, per params (open mode; Algorithm 2, lines

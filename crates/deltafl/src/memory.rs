@@ -5,8 +5,9 @@
 //! η, the range of the losses and Adam's moments. A checkpoint contains it by name. A run that is
 //! killed, resumed, distributed over ranks or deployed thus continues with the same bits.
 //!
-//! A device has a [`AlgorithmState`] of its own per track: a control variate, a personal model. In a simulation they are part of the
-//! state ([`DeviceMemories`]); in a deployment each lies on its device's disk, and no server sees it.
+//! A device has one [`AlgorithmState`] per track, for example with a control variate or a personal
+//! model. In a simulation these are part of the state ([`DeviceMemories`]). A deployed device stores
+//! its own on disk, and no server sees it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,12 +169,12 @@ impl<'a> Rest<'a> {
 pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<AlgorithmState>>);
 
 impl DeviceMemories {
-    /// What a device remembers; `None` when it remembers nothing.
+    /// Returns the memory of a device, or `None` if it is empty.
     pub fn get(&self, device: TrainIndex) -> Option<&AlgorithmState> {
         self.0.get(&device).map(|memory| &**memory)
     }
 
-    /// Takes in what a device remembers now.
+    /// Replaces the memory of a device.
     pub fn set(&mut self, device: TrainIndex, memory: AlgorithmState) {
         if memory.is_empty() {
             self.0.remove(&device);

@@ -19,7 +19,7 @@
 
 mod bytes;
 
-use self::bytes::{Reader, Writer};
+use self::bytes::{ByteWriter, Reader};
 use crate::evaluation::{self, Measure};
 use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
@@ -216,7 +216,7 @@ impl<P: Identified> Question<P> {
 
 /// Writes the canonical bytes of some queries.
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
-    let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
+    let mut bytes = ByteWriter(Vec::with_capacity(32 + 128 * queries.len()));
     bytes.u8(VERSION).u64(key.run).u64(key.seed).u64(key.round).u32(key.members);
     bytes.u8(key.terms.weights as u8).u8(key.terms.schedule as u8).u32(key.terms.tracks);
     bytes.f64(key.terms.clip.map_or(0.0, Clip::get)).u32(queries.len() as u32);

@@ -26,7 +26,7 @@ use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
 use crate::terms::Terms;
-use crate::trainer::{LocalPlan, Personal};
+use crate::trainer::{LocalPlan, Personal, TrainerError};
 
 mod event;
 mod held_out;
@@ -46,32 +46,32 @@ pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
 use self::updates::{AskedUpdates, aggregated, simulated_update, update_queries};
 
-/// Where a run stands: all that a checkpoint holds.
+/// The state of a run, which is the content of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// The seed of the run.
     pub seed: u64,
     /// Rounds done.
     pub round: u64,
-    /// The tensors of which the params of every track are made.
+    /// The tensors that make up the params of each track.
     pub tensors: Arc<[Tensor]>,
     /// A state per track.
     pub tracks: Vec<TrackState>,
 }
 
-/// Where a track stands.
+/// The state of a track.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackState {
     /// w_t.
     pub params: Params,
-    /// What its algorithm keeps between rounds.
+    /// The state of its algorithm between rounds.
     pub memory: AlgorithmState,
-    /// What the devices of a simulation keep between rounds; nothing of a deployed device is ever here.
+    /// The state of simulated devices between rounds. A deployed device stores its own state.
     pub devices: DeviceMemories,
 }
 
 impl TrackState {
-    /// A track at these params, where nothing is remembered yet.
+    /// Creates the state of a track that has not trained yet.
     pub fn new(params: Params) -> Self {
         Self { params, memory: AlgorithmState::default(), devices: DeviceMemories::default() }
     }
@@ -83,7 +83,7 @@ impl State {
     }
 }
 
-/// What happened to one track in one round: a line of `rounds.jsonl`.
+/// The record of one track in one round: a line of `rounds.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundRecord {
     /// The seed of the run.
@@ -94,15 +94,15 @@ pub struct RoundRecord {
     pub name: String,
     /// t, counted from 0.
     pub round: u64,
-    /// η_t, where the algorithm has one.
+    /// η_t, if the algorithm has one.
     pub eta: Option<f64>,
-    /// Rounds of this track since η was found: 0 when it was found in this one.
+    /// Rounds of this track since η was found; 0 if it was found in this round.
     pub eta_age: Option<u64>,
-    /// Weighted mean loss of the cohort; the server knows it in open mode only.
+    /// Weighted mean loss of the cohort; `None` in private mode.
     pub loss: Option<f64>,
     /// |S_t|, distinct devices.
     pub cohort: u64,
-    /// Devices that vanished.
+    /// Devices that dropped out.
     pub dropped: u64,
     /// |S_t'|, the devices in the sum.
     pub tail: u64,
@@ -118,13 +118,13 @@ pub struct RoundRecord {
     pub bytes_up: u64,
     /// Bytes to the devices.
     pub bytes_down: u64,
-    /// What the cohort told of the examples that it holds out: at w_t, and in the last round of the track at the params that
-    /// it ended with.
+    /// The evaluations of the cohort on held-out examples: at w_t, and in the last round of the
+    /// track also at its final params.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<CohortEvaluation>,
 }
 
-/// How a run ended.
+/// The end of a run that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All rounds are done.
@@ -133,21 +133,23 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Why a run could not go on.
+/// The error that ended a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// The devices could not be asked.
+    /// The exchange failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// Cohort after cohort came to no sum.
-    #[error("round {round}: {attempts} cohorts in a row came to no sum; do too many devices vanish?")]
+    /// The aggregation of several cohorts in a row failed.
+    #[error(
+        "round {round}: the aggregation of {attempts} cohorts in a row failed; do too many devices drop out?"
+    )]
     NoSum {
         /// t.
         round: u64,
-        /// Cohorts drawn.
+        /// The number of cohorts drawn.
         attempts: u64,
-        /// Why the last of them came to none.
+        /// The error of the last cohort.
         source: ExchangeError,
     },
     /// A sum for the quantile was malformed.
@@ -155,7 +157,7 @@ pub enum TrainingError {
     Quantile {
         /// t.
         round: u64,
-        /// Why.
+        /// The error of the search.
         source: RefusedSum,
     },
     /// A sum of updates was malformed.
@@ -163,8 +165,18 @@ pub enum TrainingError {
     Update {
         /// t.
         round: u64,
-        /// Why.
+        /// The error of the sum.
         source: WrongLength,
+    },
+    /// An algorithm that the caller's program implements failed.
+    #[error("round {round}: the algorithm {track} failed: {source}")]
+    Algorithm {
+        /// t.
+        round: u64,
+        /// The name of the track.
+        track: String,
+        /// The error of the program.
+        source: TrainerError,
     },
     /// The observer failed.
     #[error("could not record the run")]
@@ -245,27 +257,27 @@ impl EventSink<'_, '_> {
     }
 }
 
-/// The cohort of a round when everybody can be reached.
+/// Draws the cohort of a round, assuming that all devices are reachable.
 fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64) -> Announced {
     let (devices, draw) = (exchange.devices(), Draw { seed: state.seed, round, attempt: 0 });
     Announced { cohort: plan.sampling.cohort(devices, draw, &Reachable::Everyone), devices }
 }
 
-/// A cohort that was drawn ahead.
+/// A cohort drawn one round ahead.
 struct Announced {
     cohort: Vec<CohortMember>,
-    /// How many devices there were then.
+    /// The number of devices at that time.
     devices: usize,
 }
 
-/// What a round leaves behind, per track.
+/// The results of a round, per track.
 struct Finished {
     records: Vec<RoundRecord>,
     losses: Vec<Option<LossDistribution>>,
 }
 
-/// A round, begun with the cohort announced if all of it can be reached and no device was enrolled since, and begun anew with
-/// another whenever one came to no sum.
+/// Runs a round. It starts with the announced cohort if all its devices are reachable and no device
+/// was enrolled since. It is repeated with another cohort whenever the aggregation fails.
 fn finished_round(
     exchange: &mut dyn Exchange,
     plan: &Plan,
@@ -284,7 +296,7 @@ fn finished_round(
             cohort = plan.sampling.cohort(exchange.devices(), draw, &present);
         }
         match one_round(exchange, plan, state, &cohort, reporting) {
-            // The η of a round that came to nothing is forgotten with it.
+            // The η of a failed attempt is discarded.
             Err(TrainingError::Exchange(source @ ExchangeError::NoSum { .. })) => {
                 state.tracks.clone_from(&before);
                 attempt += 1;
@@ -340,7 +352,12 @@ fn one_round(
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         let input =
             ServerStepInput { params: &at.params, devices, learning_rate: local.learning_rate.into() };
-        if let Some(params) = track.server.apply(&input, &sum, &mut at.memory) {
+        let stepped = track.server.apply(&input, &sum, &mut at.memory);
+        if let Some(source) = track.server.failure() {
+            let (round, track) = (round.index, track.label.name.clone());
+            return Err(TrainingError::Algorithm { round, track, source });
+        }
+        if let Some(params) = stepped {
             at.params = params;
         }
         // Where the tracks divide the cohort, so many devices answered for this one, on average.

@@ -424,7 +424,7 @@ fn a_run_whose_cohorts_all_fail_ends_with_an_error() {
     let mut state = plan.start(7, &trainer);
     let error = train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap_err();
     assert!(matches!(error, TrainingError::NoSum { round: 0, .. }), "{error}");
-    assert!(error.to_string().contains("came to no sum"), "{error}");
+    assert!(error.to_string().contains("the aggregation of"), "{error}");
 }
 
 #[test]

@@ -18,12 +18,12 @@ pub(super) struct Case {
     pub(super) train_flops: f64,
     /// Operations per example of a forward pass.
     pub(super) eval_flops: f64,
-    data: Data,
+    data: DataShape,
 }
 
 /// The shape of the data.
 #[derive(Clone, Copy)]
-enum Data {
+enum DataShape {
     Images,
     Features,
     Words,
@@ -47,7 +47,7 @@ fn emnist_linear() -> Case {
         l2: 1e-7,
         train_flops: 2.0 * forward,
         eval_flops: forward,
-        data: Data::Images,
+        data: DataShape::Images,
     }
 }
 
@@ -68,7 +68,7 @@ fn emnist_conv_net() -> Case {
         l2: 0.0,
         train_flops: forward + backward,
         eval_flops: forward,
-        data: Data::Images,
+        data: DataShape::Images,
     }
 }
 
@@ -82,7 +82,7 @@ fn sent140_linear() -> Case {
         l2: 1e-6,
         train_flops: 2.0 * forward,
         eval_flops: forward,
-        data: Data::Features,
+        data: DataShape::Features,
     }
 }
 
@@ -98,7 +98,7 @@ fn sent140_lstm() -> Case {
         l2: 0.0,
         train_flops: 2.0 * input + 3.0 * recurrent + 3.0 * full,
         eval_flops: input + recurrent + full,
-        data: Data::Words,
+        data: DataShape::Words,
     }
 }
 
@@ -113,7 +113,7 @@ fn shakespeare_gru() -> Case {
         l2: 0.0,
         train_flops: 3.0 * (recurrent + full),
         eval_flops: recurrent + full,
-        data: Data::Text,
+        data: DataShape::Text,
     }
 }
 
@@ -122,13 +122,13 @@ impl Case {
     pub(super) fn federation(&self, devices: usize) -> Federation {
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
         let (kind, classes) = match self.data {
-            Data::Images => (InputKind::Bytes { dim: 784 }, 62),
-            Data::Features => (InputKind::Dense { dim: 50 }, 2),
-            Data::Words => (InputKind::Tokens { len: 20, vocabulary: VOCABULARY }, 2),
-            Data::Text => (InputKind::Windows { len: 20, alphabet: 53 }, 53),
+            DataShape::Images => (InputKind::Bytes { dim: 784 }, 62),
+            DataShape::Features => (InputKind::Dense { dim: 50 }, 2),
+            DataShape::Words => (InputKind::Tokens { len: 20, vocabulary: VOCABULARY }, 2),
+            DataShape::Text => (InputKind::Windows { len: 20, alphabet: 53 }, 53),
         };
         let mut builder = FederationBuilder::new(self.name, kind, classes);
-        if let Data::Words = self.data {
+        if let DataShape::Words = self.data {
             builder.vectors(word_vectors(stream));
         }
         for k in 0..devices {
@@ -139,7 +139,7 @@ impl Case {
     }
 }
 
-impl Data {
+impl DataShape {
     fn push_device(self, builder: &mut FederationBuilder, id: &str, stream: &mut Stream) {
         let mut below =
             |n: u64, count: usize| -> Vec<u32> { (0..count).map(|_| stream.below(n) as u32).collect() };

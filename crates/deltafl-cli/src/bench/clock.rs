@@ -7,7 +7,7 @@ use miette::{IntoDiagnostic, Result, WrapErr};
 
 /// A clock to measure with.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Clock {
+pub(super) enum BenchClock {
     /// Wall-clock time.
     Wall,
     /// The CPU time of this thread.
@@ -17,7 +17,7 @@ pub(super) enum Clock {
 /// The file in which Linux reports the CPU time of the reading thread in nanoseconds.
 const RUN_TIME: &str = "/proc/thread-self/schedstat";
 
-impl Clock {
+impl BenchClock {
     /// Returns the requested clock, if the system supports it.
     pub(super) fn new(cpu: bool) -> Result<Self> {
         if !cpu {

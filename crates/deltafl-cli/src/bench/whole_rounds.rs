@@ -44,8 +44,8 @@ pub(super) fn measure(
     let federation = case.federation(cohort);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let trainer = Sgd::new(&*model);
-    let mut one = Rounds::new(case, &federation, &trainer, 1)?;
-    let mut all = Rounds::new(case, &federation, &trainer, threads)?;
+    let mut one = EqualRounds::new(case, &federation, &trainer, 1)?;
+    let mut all = EqualRounds::new(case, &federation, &trainer, threads)?;
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         alone.push(one.seconds()?);
@@ -85,13 +85,13 @@ impl RoundFigures {
 }
 
 /// Rounds that all start from the same state and therefore have the same cost.
-struct Rounds<'a> {
+struct EqualRounds<'a> {
     exchange: Box<dyn Exchange + 'a>,
     plan: Plan,
     start: State,
 }
 
-impl<'a> Rounds<'a> {
+impl<'a> EqualRounds<'a> {
     fn new(
         case: &Case,
         federation: &'a Federation,

@@ -19,7 +19,7 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// Opens it; the blobs are not touched.
+    /// Opens the store without its blobs.
     pub(crate) async fn open(&self) -> Result<Store> {
         let settings = StoreSettings::new(self.database.clone(), String::new());
         Store::open(&settings).await.map_err(store_error)
@@ -28,30 +28,34 @@ impl StoreArgs {
 
 /// The files and sockets of a server.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "What the server keeps and serves")]
+#[command(next_help_heading = "Files, database and HTTP")]
 pub(crate) struct DeploymentArgs {
     /// The folder with the server's certificate, as `deltafl certs server` wrote it
     #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
     pub(super) certs: Option<PathBuf>,
-    /// Allow the authority's keys in the folder of --certs: whoever controls this machine can then make devices
+    /// Allow the authority's keys in the folder of --certs: an attacker who controls this machine can
+    /// then create devices
     #[arg(long, requires = "certs")]
     authority_here: bool,
-    /// Where rounds, devices and tokens are kept: sqlite:PATH or postgres://… [default: SQLite in the run folder]
+    /// The database of rounds, devices and tokens: sqlite:PATH or postgres://… [default: SQLite in the
+    /// run folder]
     #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Where the params of every round are kept: a folder, or s3://BUCKET/PREFIX [default: in the run folder]
+    /// The storage for the params of every round: a folder, or s3://BUCKET/PREFIX [default: in the run
+    /// folder]
     #[arg(long, value_name = "PLACE")]
     blobs: Option<String>,
-    /// The address of the live page, the models and enrolment, over HTTP; off unless given
+    /// The HTTP address of the live page, the models and enrolment [default: no HTTP]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// After the last round, go on serving the models until stopped
+    /// Continue to serve the models after the last round
     #[arg(long, requires = "http")]
     stay: bool,
-    /// Draw cohorts so that devices can check it; needs at least half of the enrolled devices online, and lasts for the federation
+    /// Draw cohorts in a way that devices can verify; needs at least half of the enrolled devices
+    /// online, and is permanent for the federation
     #[arg(long, requires = "certs")]
     drawn_cohorts: bool,
-    /// Let anybody who reaches the HTTP side pull models, not only devices
+    /// Serve models to all HTTP clients, not only to devices
     #[arg(long)]
     public_models: bool,
 }

@@ -4,11 +4,11 @@ use deltafl_server::ServerConfig;
 
 use crate::device::GuardArgs;
 
-/// How rounds are run with devices that come and go.
+/// The rounds of a deployment, whose devices connect and disconnect.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Rounds")]
-pub(crate) struct Rounds {
-    /// Devices that must be connected before a round begins [default: a cohort]
+pub(crate) struct RoundArgs {
+    /// Number of devices that must be connected before a round starts [default: a cohort]
     #[arg(long, value_name = "N")]
     wait_for: Option<usize>,
     /// Devices invited beyond the cohort, as a share of it; the first that join take part
@@ -17,19 +17,22 @@ pub(crate) struct Rounds {
     /// The share of a cohort that must answer for its sum to count
     #[arg(long, value_name = "SHARE", default_value_t = ServerConfig::default().quorum)]
     quorum: f64,
-    /// The share of a cohort that may vanish in the middle of a sum: keys are shared so that the others can finish it
+    /// The share of a cohort that may drop out during a sum: keys are shared so that the other devices
+    /// can finish it
     #[arg(long, value_name = "SHARE", default_value_t = ServerConfig::default().drop_out)]
     drop_out: f64,
-    /// Cohorts that a round is tried with; where none of them comes to a sum, the round changes nothing
+    /// Number of cohorts that a round tries; if the aggregation of all of them fails, the round changes
+    /// nothing
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().attempts, value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
-    /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
+    /// The largest norm of the change of the params in a round; a larger change is rejected
     #[arg(long, value_name = "NORM")]
     max_step: Option<f64>,
-    /// Ask for no histogram of losses that training does not need: the model card of FedAvg, say, then has none
+    /// Request no histogram of losses that training does not need; the model card of FedAvg then has
+    /// none
     #[arg(long)]
     no_survey: bool,
-    /// Do not ask cohorts how the models serve the examples that devices hold out: nothing is then known of the error
+    /// Do not evaluate models on the held-out examples of devices; their error is then unknown
     #[arg(long)]
     no_evaluation: bool,
     #[command(flatten)]
@@ -51,19 +54,19 @@ struct DeadlineArgs {
     /// Seconds for each of the last two steps of a sum: the consistency check and the unmasking
     #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().unmask_deadline)]
     unmask_deadline: u64,
-    /// Seconds that a server which goes on with a round of another one waits for its devices to come back
+    /// Seconds that a server waits for the devices of a round that another server started
     #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().come_back_deadline)]
     come_back_deadline: u64,
-    /// Kilobytes per second at which a device must send its answer, or it is cut off
+    /// Minimum rate in kilobytes per second at which a device must send its answer
     #[arg(long, value_name = "KB", default_value_t = ServerConfig::default().min_rate, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     min_rate: u32,
-    /// Megabytes per second that the server spends, at most, on devices which connect without the newest params: each of them
-    /// fetches these before it can be drawn. With 0 devices fetch params only when they are asked something
+    /// Maximum rate in megabytes per second for devices that connect without the newest params and
+    /// fetch them before they can be drawn. At 0, devices fetch params only with a question
     #[arg(long, value_name = "MB", default_value_t = ServerConfig::default().newest_rate, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     newest_rate: u64,
 }
 
-impl Rounds {
+impl RoundArgs {
     /// Puts the options into a configuration.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
         config.wait_for = self.wait_for;

@@ -274,6 +274,9 @@ fn a_missing_file_and_an_invalid_argument_are_invalid_input() {
     workdir.failure("run", 2);
     workdir.failure("trian x.toml", 2);
     workdir.failure("run x.toml --kernel abacus", 2);
+    for option in ["run x.toml --threads 0", "sweep run x.toml --jobs 0"] {
+        assert!(workdir.failure(option, 2).contains("1 or above"), "{option}");
+    }
     assert!(workdir.failure("run x.toml --set rounds", 2).contains("key=value"));
 }
 

@@ -81,12 +81,12 @@ pub(super) struct Damaged;
 
 /// A table. Every access checks its bounds, and none allocates.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table<'b> {
+pub(super) struct MetadataTable<'b> {
     buffer: &'b [u8],
     at: usize,
 }
 
-impl<'b> Table<'b> {
+impl<'b> MetadataTable<'b> {
     /// Returns the root table of a buffer.
     pub(super) fn root(buffer: &'b [u8]) -> Result<Self, Damaged> {
         Self::pointed_to(buffer, 0)
@@ -181,11 +181,11 @@ impl<'b> Tables<'b> {
     }
 
     /// Returns a table.
-    pub(super) fn get(self, i: usize) -> Result<Table<'b>, Damaged> {
+    pub(super) fn get(self, i: usize) -> Result<MetadataTable<'b>, Damaged> {
         if i >= self.len {
             return Err(Damaged);
         }
-        Table::pointed_to(self.buffer, self.at + 4 * i)
+        MetadataTable::pointed_to(self.buffer, self.at + 4 * i)
     }
 }
 

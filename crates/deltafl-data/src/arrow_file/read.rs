@@ -6,7 +6,7 @@ use bytes::Bytes;
 use deltafl::data::{self, TextColumn};
 
 use super::metadata::{
-    self, Damaged, Structs, Table, field, footer, key_value, message, of_type, record_batch, schema,
+    self, Damaged, MetadataTable, Structs, field, footer, key_value, message, of_type, record_batch, schema,
 };
 use super::{ALIGNMENT, ArrowColumn, ArrowNumber, CONTINUATION, ColumnType, MAGIC};
 
@@ -110,7 +110,7 @@ impl ArrowFile {
         if blocks.len() != 1 {
             return Err(InvalidArrowFile::Batches { got: blocks.len() });
         }
-        let block = Block::new(blocks.get(0).map_err(damaged)?);
+        let block = BatchPlace::new(blocks.get(0).map_err(damaged)?);
         let (metadata, body_at, body_len) = block_parts(file, block)?;
         let damaged =
             InvalidArrowFile::Metadata { what: "record batch message", offset: block.offset as usize };
@@ -130,7 +130,7 @@ impl ArrowFile {
 
     /// Returns the numbers of a column.
     pub(crate) fn numbers<T: data::Number>(&self, column: usize) -> data::Column<T> {
-        data::Column::lent(Numbers { bytes: self.buffers[column][0].clone(), of: PhantomData })
+        data::Column::lent(NumberBuffer { bytes: self.buffers[column][0].clone(), of: PhantomData })
     }
 
     /// Returns the strings of a column, checked in O(rows).
@@ -142,12 +142,12 @@ impl ArrowFile {
 }
 
 /// A buffer of numbers. Its place is aligned, and its length is a multiple of the size of a number.
-struct Numbers<T> {
+struct NumberBuffer<T> {
     bytes: Bytes,
     of: PhantomData<T>,
 }
 
-impl<T: data::Number> AsRef<[T]> for Numbers<T> {
+impl<T: data::Number> AsRef<[T]> for NumberBuffer<T> {
     fn as_ref(&self) -> &[T] {
         // Empty bytes may have any address.
         if self.bytes.is_empty() { &[] } else { bytemuck::cast_slice(&self.bytes) }
@@ -161,7 +161,7 @@ pub(crate) fn bytes_of<T: data::Number>(numbers: &[T]) -> &[u8] {
 
 /// Returns the value of a key in the metadata of a schema message.
 pub(crate) fn schema_value(message: &[u8], key: &str) -> Option<String> {
-    let message = Table::root(message.get(CONTINUATION.len() + 4..)?).ok()?;
+    let message = MetadataTable::root(message.get(CONTINUATION.len() + 4..)?).ok()?;
     if message.u8(message::HEADER_TYPE).ok()? != metadata::HEADER_SCHEMA {
         return None;
     }
@@ -173,13 +173,13 @@ pub(crate) fn schema_value(message: &[u8], key: &str) -> Option<String> {
 
 /// A struct `Block`: the place of a record batch.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct BatchPlace {
     offset: i64,
     metadata_len: i64,
     body_len: i64,
 }
 
-impl Block {
+impl BatchPlace {
     /// Reads a block. The length of the metadata has 32 bits, followed by padding.
     fn new([offset, metadata_len, body_len]: [i64; 3]) -> Self {
         Self { offset, metadata_len: i64::from(metadata_len as i32), body_len }
@@ -187,8 +187,8 @@ impl Block {
 }
 
 /// Returns the record batch of a message, or `None` if the message has another content.
-fn batch_table(metadata: &[u8]) -> Result<Option<Table<'_>>, Damaged> {
-    let message = Table::root(metadata)?;
+fn batch_table(metadata: &[u8]) -> Result<Option<MetadataTable<'_>>, Damaged> {
+    let message = MetadataTable::root(metadata)?;
     if message.u8(message::HEADER_TYPE)? != metadata::HEADER_RECORD_BATCH {
         return Ok(None);
     }
@@ -196,7 +196,7 @@ fn batch_table(metadata: &[u8]) -> Result<Option<Table<'_>>, Damaged> {
 }
 
 /// Returns the footer and its place.
-fn footer_table(file: &[u8]) -> Result<(usize, Table<'_>), InvalidArrowFile> {
+fn footer_table(file: &[u8]) -> Result<(usize, MetadataTable<'_>), InvalidArrowFile> {
     let trailer = MAGIC.len() + 4;
     if !file.starts_with(MAGIC) {
         return Err(InvalidArrowFile::Magic { position: 0 });
@@ -215,15 +215,15 @@ fn footer_table(file: &[u8]) -> Result<(usize, Table<'_>), InvalidArrowFile> {
         file: file.len(),
     };
     let start = end.checked_sub(len).ok_or(out)?;
-    match Table::root(&file[start..end]) {
+    match MetadataTable::root(&file[start..end]) {
         Ok(footer) => Ok((start, footer)),
         Err(Damaged) => Err(InvalidArrowFile::Metadata { what: "footer", offset: start }),
     }
 }
 
 /// Returns the metadata of a block, and the place of its body.
-fn block_parts(file: &[u8], block: Block) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
-    let Block { offset, metadata_len: metadata, body_len: body } = block;
+fn block_parts(file: &[u8], block: BatchPlace) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
+    let BatchPlace { offset, metadata_len: metadata, body_len: body } = block;
     let out = |what, offset, len| InvalidArrowFile::OutOfBounds { what, offset, len, file: file.len() };
     let prefix = CONTINUATION.len() + 4;
     let start = range(file.len(), offset, metadata).ok_or(out("record batch message", offset, metadata))?;
@@ -327,7 +327,11 @@ impl BatchParts<'_> {
     }
 }
 
-fn check_schema(footer: Table<'_>, at: usize, columns: &[ArrowColumn]) -> Result<(), InvalidArrowFile> {
+fn check_schema(
+    footer: MetadataTable<'_>,
+    at: usize,
+    columns: &[ArrowColumn],
+) -> Result<(), InvalidArrowFile> {
     let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "schema", offset: at };
     let schema = footer.table(footer::SCHEMA).map_err(damaged)?.ok_or_else(|| damaged(Damaged))?;
     let fields = schema.tables(schema::FIELDS).map_err(damaged)?;
@@ -342,7 +346,7 @@ fn check_schema(footer: Table<'_>, at: usize, columns: &[ArrowColumn]) -> Result
     Ok(())
 }
 
-fn is_column(field: Table<'_>, column: &ArrowColumn) -> Result<bool, Damaged> {
+fn is_column(field: MetadataTable<'_>, column: &ArrowColumn) -> Result<bool, Damaged> {
     if field.string(field::NAME)? != column.name.as_bytes() || field.table(field::DICTIONARY)?.is_some() {
         return Ok(false);
     }
@@ -359,7 +363,7 @@ fn is_column(field: Table<'_>, column: &ArrowColumn) -> Result<bool, Damaged> {
     }
 }
 
-fn is_number(field: Table<'_>, number: ArrowNumber) -> Result<bool, Damaged> {
+fn is_number(field: MetadataTable<'_>, number: ArrowNumber) -> Result<bool, Damaged> {
     if number == ArrowNumber::F32 {
         let float = type_table(field, metadata::TYPE_FLOATING_POINT)?;
         return float.map_or(Ok(false), |float| Ok(float.i16(of_type::FLOAT_PRECISION)? == metadata::SINGLE));
@@ -370,6 +374,6 @@ fn is_number(field: Table<'_>, number: ArrowNumber) -> Result<bool, Damaged> {
 }
 
 /// Returns the details of the type of a field, or `None` if it has another type.
-fn type_table<'b>(field: Table<'b>, of: u8) -> Result<Option<Table<'b>>, Damaged> {
+fn type_table<'b>(field: MetadataTable<'b>, of: u8) -> Result<Option<MetadataTable<'b>>, Damaged> {
     if field.u8(field::TYPE_TYPE)? == of { field.table(field::TYPE) } else { Ok(None) }
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluationFile, IdleRounds, RunFolderError, devices, read_experiment, read_rounds};
+use super::{
+    Baseline, EvaluationFile, IdleRounds, RunFolderError, baseline, devices, read_experiment, read_rounds,
+};
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
@@ -32,6 +34,9 @@ pub struct Summary {
     pub reported: Split,
     /// A row of the tables for each track.
     pub tracks: Vec<TrackSummary>,
+    /// The best constant prediction, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
 }
 
 fn test_devices() -> Split {
@@ -194,6 +199,7 @@ impl Summary {
             task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
+            baseline: folders.first().map(|folder| baseline::read(folder)).transpose()?.flatten(),
         })
     }
 
@@ -241,6 +247,7 @@ impl Summary {
             task,
             reported: Split::Test,
             tracks: labels.iter().enumerate().map(of_track).collect(),
+            baseline: None,
         }))
     }
 }

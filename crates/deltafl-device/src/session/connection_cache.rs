@@ -5,17 +5,17 @@ use std::fmt::Display;
 
 use deltafl_wire::MAX_QUERIES;
 
-use crate::answer::Losses;
+use crate::answer::DeviceLosses;
 use crate::cache::BlobCache;
 use crate::consent::ComputeTimeBudget;
-use crate::fetch::Partial;
+use crate::fetch::PartialBlob;
 
 /// State that outlives a connection.
 #[derive(Default)]
 pub(crate) struct ConnectionCache {
-    pub(super) partial: Partial,
+    pub(super) partial: PartialBlob,
     pub(super) ledger: ComputeTimeBudget,
-    pub(super) losses: Losses,
+    pub(super) losses: DeviceLosses,
     /// The hashes of the parameters fetched last. Each device of a shared cache fetches for itself.
     fetched: VecDeque<blake3::Hash>,
     pub(super) welcomed: bool,

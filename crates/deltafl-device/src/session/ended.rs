@@ -10,7 +10,7 @@ use crate::consent::NotAllowed;
 use crate::fetch::FetchError;
 use crate::limits::TimedOut;
 use crate::state::{RosterRefused, StateError};
-use crate::workers::Failed;
+use crate::workers::ComputationFailed;
 
 /// The reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub enum SessionError {
     NotAllowed(#[from] NotAllowed),
     /// The computation failed.
     #[error(transparent)]
-    Failed(#[from] Failed),
+    Failed(#[from] ComputationFailed),
     /// The device disappears because of an injected fault.
     #[error("disconnected by an injected fault")]
     Vanished,

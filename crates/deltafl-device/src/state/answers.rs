@@ -50,12 +50,12 @@ pub struct AnswerCount {
 
 /// The answers of a device, on disk or in memory.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct AnswerCounts {
     path: Option<PathBuf>,
     counts: BTreeMap<[u8; 32], AnswerCount>,
 }
 
-impl Answers {
+impl AnswerCounts {
     /// Opens the counts in a file. A missing file contains no answers.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         let counts = match fs::read(path) {
@@ -102,7 +102,7 @@ impl Answers {
 
 /// Reads the answers of a device by authority, without a lock on its folder.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<[u8; 32], AnswerCount>, StateError> {
-    Answers::open(path).map(|answers| answers.counts)
+    AnswerCounts::open(path).map(|answers| answers.counts)
 }
 
 fn to_bytes(counts: &BTreeMap<[u8; 32], AnswerCount>) -> Vec<u8> {
@@ -147,7 +147,7 @@ mod tests {
         let path = folder.path().join("answers");
         let mut given = Vec::new();
         for day in [10, 10, 10, 9, 11, 11, 11, 12, 12, 13] {
-            let mut answers = Answers::open(&path).unwrap();
+            let mut answers = AnswerCounts::open(&path).unwrap();
             let allowed = answers.check(&AUTHORITY, BUDGET, day);
             if allowed.is_ok() {
                 answers.add(AUTHORITY, day).unwrap();
@@ -156,19 +156,23 @@ mod tests {
         }
         let (day, total) = (Err(BudgetSpent::Day(2)), Err(BudgetSpent::Total(5)));
         assert_eq!(given, [Ok(()), Ok(()), day, day, Ok(()), Ok(()), day, Ok(()), total, total]);
-        assert_eq!(Answers::open(&path).unwrap().check(&[8; 32], BUDGET, 13), Ok(()), "another authority");
+        assert_eq!(
+            AnswerCounts::open(&path).unwrap().check(&[8; 32], BUDGET, 13),
+            Ok(()),
+            "another authority"
+        );
     }
 
     #[test]
     fn a_damaged_count_is_not_taken_for_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answers");
-        let mut answers = Answers::open(&path).unwrap();
+        let mut answers = AnswerCounts::open(&path).unwrap();
         answers.add(AUTHORITY, 3).unwrap();
         let bytes = fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             fs::write(&path, &bytes[..cut]).unwrap();
-            assert!(matches!(Answers::open(&path), Err(StateError::Damaged { .. })), "{cut}");
+            assert!(matches!(AnswerCounts::open(&path), Err(StateError::Damaged { .. })), "{cut}");
         }
     }
 }

@@ -22,12 +22,12 @@ use super::{StateError, create_private, io_error, replace};
 pub(super) struct OwnMemory {
     folder: Option<PathBuf>,
     /// The loaded memories by seed and track.
-    tracks: HashMap<(u64, u32), Kept>,
+    tracks: HashMap<(u64, u32), MemoryPair>,
 }
 
 /// The memory before and after the last round that changed it.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Kept {
+struct MemoryPair {
     round: u64,
     before: AlgorithmState,
     after: AlgorithmState,
@@ -66,7 +66,7 @@ impl OwnMemory {
             return Ok(());
         }
         let track = (key.seed, track);
-        let kept = Kept { round: key.round, before: before.clone(), after: after.clone() };
+        let kept = MemoryPair { round: key.round, before: before.clone(), after: after.clone() };
         if let Some(path) = self.path(track) {
             replace(&path, &kept.to_bytes())?;
         }
@@ -79,18 +79,18 @@ impl OwnMemory {
     }
 }
 
-fn read(path: &Path) -> Result<Option<Kept>, StateError> {
+fn read(path: &Path) -> Result<Option<MemoryPair>, StateError> {
     match fs::read(path) {
         Ok(bytes) => {
             let damaged = || StateError::Damaged { path: path.to_owned() };
-            Kept::from_bytes(&bytes).map(Some).ok_or_else(damaged)
+            MemoryPair::from_bytes(&bytes).map(Some).ok_or_else(damaged)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(io_error(path)(source)),
     }
 }
 
-impl Kept {
+impl MemoryPair {
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.round.to_le_bytes().to_vec();
         for memory in [&self.before, &self.after] {

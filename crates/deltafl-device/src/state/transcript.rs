@@ -156,7 +156,7 @@ pub enum TranscriptEvent {
 
 /// A line of the log.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct TranscriptLine {
     /// The hash of the previous line, or zeros in the first.
     previous: Digest,
     /// Seconds since 1970, by the device's clock.
@@ -228,7 +228,7 @@ impl Transcript {
     /// Appends an event with the time since 1970. It is on disk when this returns.
     pub(super) fn append(&mut self, event: TranscriptEvent, at: Duration) -> Result<(), TranscriptError> {
         let at = at.as_secs();
-        let line = Line { previous: self.head, at, event };
+        let line = TranscriptLine { previous: self.head, at, event };
         let mut text = serde_json::to_vec(&line).expect("text and numbers serialise to JSON");
         let head = blake3::hash(&text).into();
         if let Some(file) = &mut self.file {
@@ -245,7 +245,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<(Digest, Vec<TranscriptEvent>), Tra
     let mut events = Vec::new();
     for (number, text) in (1..).zip(text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())) {
         let broken = || TranscriptError::Broken { path: path.to_owned(), line: number };
-        let line: Line = serde_json::from_slice(text).map_err(|_| broken())?;
+        let line: TranscriptLine = serde_json::from_slice(text).map_err(|_| broken())?;
         if line.previous != head {
             return Err(broken());
         }

@@ -25,11 +25,11 @@ use crate::report::tracks::{TrackInfo, tracks};
 const ROW_GROUP: usize = 1 << 20;
 
 /// Named columns of equal length.
-type Rows = Vec<(&'static str, Column)>;
+type NamedColumns = Vec<(&'static str, Column)>;
 
 /// Writes a table from batches of rows.
 type WriteTable<'a> =
-    &'a dyn Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>;
+    &'a dyn Fn(&Path, &mut dyn Iterator<Item = Result<NamedColumns, ExportError>>) -> Result<(), ExportError>;
 
 /// Writes rounds.csv, evaluations.csv and devices.csv.
 pub(super) fn write_csv(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
@@ -86,7 +86,7 @@ fn write(
     run: &Path,
     out: &Path,
     extension: &str,
-    table: impl Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>,
+    table: impl Fn(&Path, &mut dyn Iterator<Item = Result<NamedColumns, ExportError>>) -> Result<(), ExportError>,
 ) -> Result<Vec<PathBuf>, ExportError> {
     let experiment = run_folder::read_experiment(run)?;
     let tracks = tracks(&experiment);
@@ -103,7 +103,7 @@ fn write(
 }
 
 /// One evaluation of a run.
-struct Evaluated {
+struct StoredEvaluation {
     seed: u64,
     round: u64,
     splits: Vec<SplitEvaluation>,
@@ -113,21 +113,22 @@ struct Evaluated {
 fn write_each(
     path: &Path,
     files: &[EvaluationFile],
-    rows: &dyn Fn(&Evaluated) -> Rows,
+    rows: &dyn Fn(&StoredEvaluation) -> NamedColumns,
     table: WriteTable<'_>,
 ) -> Result<(), ExportError> {
     // A run without evaluations also has a table, with a header only.
-    let none = files.is_empty().then(|| Ok(rows(&Evaluated { seed: 0, round: 0, splits: Vec::new() })));
+    let none =
+        files.is_empty().then(|| Ok(rows(&StoredEvaluation { seed: 0, round: 0, splits: Vec::new() })));
     let read = |file: &EvaluationFile| {
         let splits = file.read()?;
-        Ok(rows(&Evaluated { seed: file.seed, round: file.round, splits }))
+        Ok(rows(&StoredEvaluation { seed: file.seed, round: file.round, splits }))
     };
     let mut all = none.into_iter().chain(files.iter().map(read));
     table(path, &mut all)
 }
 
 /// Returns the values of the tables, and F_θ of the train devices.
-fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
+fn evaluation_rows(tracks: &[TrackInfo], evaluated: &StoredEvaluation) -> NamedColumns {
     let rows: Vec<(&TrackInfo, Split, Figures, Option<f64>)> = tracks
         .iter()
         .enumerate()
@@ -163,7 +164,7 @@ fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
     ]
 }
 
-fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
+fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> NamedColumns {
     let whole = |value: fn(&RoundLine) -> u64| Column::U64(lines.iter().map(value).collect());
     let real = |value: fn(&RoundLine) -> Option<f64>| Column::OptionalF64(lines.iter().map(value).collect());
     let of_track = |value: fn(&TrackInfo) -> String| {
@@ -193,8 +194,8 @@ fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
     ]
 }
 
-fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
-    let Evaluated { seed, round, splits } = evaluated;
+fn device_rows(tracks: &[TrackInfo], evaluated: &StoredEvaluation) -> NamedColumns {
+    let StoredEvaluation { seed, round, splits } = evaluated;
     let rows = || {
         tracks.iter().enumerate().flat_map(move |(t, track)| {
             splits.iter().filter(move |split| t < split.tracks.len()).flat_map(move |split| {
@@ -205,7 +206,7 @@ fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
     };
     let count = rows().count();
     let task = splits.first().map_or(Task::Classes, |split| split.task);
-    let mut columns: Rows = vec![
+    let mut columns: NamedColumns = vec![
         ("seed", Column::U64(vec![*seed; count])),
         ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
@@ -222,7 +223,7 @@ fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
     columns
 }
 
-fn length(rows: &Rows) -> usize {
+fn length(rows: &NamedColumns) -> usize {
     rows.first().map_or(0, |(_, column)| column.len())
 }
 

@@ -48,9 +48,9 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
 }
 
 /// Seconds of training after each round.
-struct Clock(Vec<f64>);
+struct TrainingTimes(Vec<f64>);
 
-impl Clock {
+impl TrainingTimes {
     /// The line of each track contains the seconds of the round. They count once.
     fn new(lines: &[&RoundLine]) -> Self {
         let mut seconds = vec![0.0];
@@ -74,8 +74,8 @@ fn of_evaluations(
     files: &[&EvaluationFile],
     lines: &[&RoundLine],
     events: &mut [Vec<TensorBoardEvent>],
-) -> Result<Clock, ExportError> {
-    let clock = Clock::new(lines);
+) -> Result<TrainingTimes, ExportError> {
+    let clock = TrainingTimes::new(lines);
     for file in files {
         let splits = file.read()?;
         for (track, events) in events.iter_mut().enumerate() {

@@ -20,14 +20,14 @@ pub struct PaperComparison {
     seeds_of_paper: usize,
     devices: usize,
     devices_of_paper: usize,
-    tracks: Vec<Track>,
+    tracks: Vec<ComparedTrack>,
     #[serde(skip)]
     metric: &'static Metric,
 }
 
 /// A row: the test metric, with shares as fractions.
 #[derive(Debug, Serialize)]
-struct Track {
+struct ComparedTrack {
     track: String,
     mean: Option<OverSeeds>,
     mean_of_paper: Option<OverSeeds>,
@@ -81,7 +81,7 @@ impl PaperComparison {
         format!("{}: test {metric} after {} rounds, {} {plural}", self.pair, self.rounds, self.seeds)
     }
 
-    fn row(&self, track: &Track) -> [String; 5] {
+    fn row(&self, track: &ComparedTrack) -> [String; 5] {
         let figures = self.tracks.iter().flat_map(|track| [track.mean, track.p90]).flatten();
         let digits = text_table::decimals(self.metric, figures.map(|figure| figure.mean));
         let cell = |figure: Option<OverSeeds>| {
@@ -118,10 +118,10 @@ impl PaperComparison {
     }
 }
 
-fn tracks(preset: &Preset, summary: &Summary) -> Vec<Track> {
+fn tracks(preset: &Preset, summary: &Summary) -> Vec<ComparedTrack> {
     let of_track = |track: &deltafl_data::run_folder::TrackSummary| {
         let reported = preset.reported(&track.algorithm, track.theta.get());
-        Track {
+        ComparedTrack {
             track: track.name.clone(),
             mean: track.test.map(|error| error.mean),
             mean_of_paper: reported.map(|Reported { mean, .. }| mean),

@@ -44,7 +44,7 @@ pub struct RunPace {
 
 /// The remaining work of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingWork {
     /// Rounds, over all seeds.
     pub rounds: u64,
     /// Evaluations, over all seeds.
@@ -109,7 +109,7 @@ impl RunPace {
     }
 
     /// Returns the time for the remaining work if seeds train one after another.
-    pub fn time(&self, left: Left) -> Duration {
+    pub fn time(&self, left: RemainingWork) -> Duration {
         let times = |each: Duration, count: u64| Duration::from_secs_f64(each.as_secs_f64() * count as f64);
         times(self.round, left.rounds) + times(self.evaluation, left.evaluations)
     }
@@ -149,7 +149,7 @@ impl Cohorts {
     }
 }
 
-impl Left {
+impl RemainingWork {
     /// Returns the remaining work of an experiment, whose run folder may already contain rounds.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl Left {
     }
 }
 
-impl std::ops::AddAssign for Left {
+impl std::ops::AddAssign for RemainingWork {
     fn add_assign(&mut self, other: Self) {
         self.rounds += other.rounds;
         self.evaluations += other.evaluations;
@@ -255,12 +255,15 @@ mod tests {
     #[test]
     fn the_remaining_work_counts_the_evaluations_of_the_loop() {
         // Rounds 0, 3, 6 and the last, 8.
-        let of_seed = |done| Left::of_seed(&experiment(8, 3), done);
-        assert_eq!(of_seed(None), Left { rounds: 8, evaluations: 4 });
-        assert_eq!(of_seed(Some(3)), Left { rounds: 5, evaluations: 2 });
-        assert_eq!(of_seed(Some(7)), Left { rounds: 1, evaluations: 1 });
-        assert_eq!(of_seed(Some(8)), Left::default());
-        assert_eq!(Left::of_seed(&experiment(9, 3), Some(6)), Left { rounds: 3, evaluations: 1 });
+        let of_seed = |done| RemainingWork::of_seed(&experiment(8, 3), done);
+        assert_eq!(of_seed(None), RemainingWork { rounds: 8, evaluations: 4 });
+        assert_eq!(of_seed(Some(3)), RemainingWork { rounds: 5, evaluations: 2 });
+        assert_eq!(of_seed(Some(7)), RemainingWork { rounds: 1, evaluations: 1 });
+        assert_eq!(of_seed(Some(8)), RemainingWork::default());
+        assert_eq!(
+            RemainingWork::of_seed(&experiment(9, 3), Some(6)),
+            RemainingWork { rounds: 3, evaluations: 1 }
+        );
     }
 
     #[test]
@@ -295,7 +298,7 @@ mod tests {
     fn rounds_and_evaluations_add_up() {
         let (round, evaluation) = (Duration::from_millis(20), Duration::from_millis(200));
         let pace = RunPace { round, evaluation, side_by_side: false };
-        assert_eq!(pace.time(Left { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
+        assert_eq!(pace.time(RemainingWork { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
     }
 
     #[test]

@@ -25,20 +25,20 @@ pub(super) struct Figure {
 }
 
 /// A figure to be drawn.
-struct Plan {
+struct FigurePlan {
     name: String,
-    layout: Layout,
+    layout: FigureLayout,
 }
 
 /// The layout of charts in a figure.
-enum Layout {
+enum FigureLayout {
     /// Charts below each other.
     Stack(Vec<Chart>),
     /// Rows of charts with titles.
     ChartGrid(Vec<combined::FigureRow>),
 }
 
-impl Layout {
+impl FigureLayout {
     fn drawn(&self) -> Result<(String, Vec<u8>), DrawingError> {
         match self {
             Self::Stack(charts) => both(&draw::Stack(charts)),
@@ -61,7 +61,7 @@ pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> 
     plans.extend(eta_every::eta_every(runs));
     plans.extend(combined::combined(runs));
     number_namesakes(&mut plans);
-    let drawn = |Plan { name, layout }: Plan| {
+    let drawn = |FigurePlan { name, layout }: FigurePlan| {
         let (svg, png) = layout.drawn()?;
         Ok(Figure { name, svg, png })
     };
@@ -69,7 +69,7 @@ pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> 
 }
 
 /// Adds numbers to figures with the same name, such as the train losses of two tasks.
-fn number_namesakes(plans: &mut [Plan]) {
+fn number_namesakes(plans: &mut [FigurePlan]) {
     let mut met: HashMap<String, usize> = HashMap::new();
     for plan in plans {
         let times = met.entry(plan.name.clone()).or_default();

@@ -60,7 +60,7 @@ fn best_tail(run: &RunResults, tracks: impl Iterator<Item = usize>) -> Option<us
 }
 
 /// Words that depend on whether lower or higher values are better.
-struct Words {
+struct MeasureWording {
     /// The name of the tail percentile.
     tail: String,
     best: &'static str,
@@ -70,7 +70,7 @@ struct Words {
     beyond: &'static str,
 }
 
-impl Words {
+impl MeasureWording {
     fn for_measure(measure: ReportMeasure) -> Self {
         let tail = measure.tail();
         if measure.lower_is_better() {
@@ -105,7 +105,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
     let moved = |what: fn(&Distribution) -> f64, track: usize| {
         format!("from {} to {}", shown(what(baseline)), shown(what(primary.last(track))))
     };
-    let words = Words::for_measure(measure);
+    let words = MeasureWording::for_measure(measure);
     let Some(best_of_all) = best_tail(run, others(run)) else {
         let sentence = format!(
             "{name} reaches a mean {} of {}; the {} over devices is {}",

@@ -265,6 +265,31 @@ impl RunResults {
         })
     }
 
+    /// Combines runs of one track each into one run, whose tracks have the given names. The runs have
+    /// the same devices, seeds and evaluated rounds. Returns `None` without runs.
+    pub(super) fn combined(name: &str, runs: Vec<(String, Self)>) -> Option<Self> {
+        let mut runs = runs.into_iter().map(|(method, mut run)| {
+            run.tracks.iter_mut().for_each(|track| track.label.clone_from(&method));
+            run
+        });
+        let mut all = runs.next()?;
+        for run in runs {
+            all.tracks.extend(run.tracks);
+            all.calls.extend(run.calls);
+            all.tails.extend(run.tails);
+            all.idle.extend(run.idle);
+            for (known, measured) in all.measured.iter_mut().zip(run.measured) {
+                for (known, frame) in known.frames.iter_mut().zip(measured.frames) {
+                    known.extend(frame);
+                }
+            }
+        }
+        name.clone_into(&mut all.name);
+        all.classes = None;
+        all.baseline = baseline(&all.tracks);
+        Some(all)
+    }
+
     /// Returns the metric of the tables: of the test devices if there are any, of the train devices
     /// otherwise.
     pub(super) fn primary(&self) -> &Measured {

@@ -245,14 +245,14 @@ impl Play {
 
 /// The numbers of runs that revealed shares and that opened a device.
 #[derive(Debug, Default)]
-struct Tally {
+struct DeviationCounts {
     answered: usize,
     opened: usize,
 }
 
 /// Of every 25 runs, one deviates from the keys on, four from the opening of the slot, and the
 /// others from the survivors.
-fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
+fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> DeviationCounts {
     let mut rng = ChaCha20Rng::seed_from_u64(77);
     let joined = Play::joined(rule, adversary);
     let mut shared = joined.clone();
@@ -260,7 +260,7 @@ fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
     shared.hand_boxes(&mut rng, true);
     let mut masked = shared.clone();
     masked.open(&mut rng, true);
-    let mut tally = Tally::default();
+    let mut tally = DeviationCounts::default();
     for run in 0..runs {
         let mut play = match run % 25 {
             0 => {

@@ -45,7 +45,7 @@ impl std::fmt::Debug for SlotHoldings {
 }
 
 /// The unsealed shares for one neighbour, for all slots.
-type Letter = Zeroizing<Vec<u8>>;
+type SharesForNeighbour = Zeroizing<Vec<u8>>;
 
 /// The device has sent its shares and waits for those of its neighbours.
 #[derive(Debug)]
@@ -78,8 +78,9 @@ impl Sharing {
         // Allocate the full length at once: a growing vector would leave copies of secrets in
         // memory.
         let count = secrets.slots.len();
-        let letter = || Letter::new(Vec::with_capacity(count * BOX_SLOT_LEN));
-        let mut letters: BTreeMap<DeviceId, Letter> = halves.keys().map(|&id| (id, letter())).collect();
+        let letter = || SharesForNeighbour::new(Vec::with_capacity(count * BOX_SLOT_LEN));
+        let mut letters: BTreeMap<DeviceId, SharesForNeighbour> =
+            halves.keys().map(|&id| (id, letter())).collect();
         let (mut deposit_keys, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for slot in std::mem::take(&mut secrets.slots) {
             let mut shares = BTreeMap::new();
@@ -100,7 +101,7 @@ impl Sharing {
     }
 
     /// Returns the ciphertext for a neighbour and the sealed box with its shares.
-    fn seal(&self, me: &LocalDevice, to: DeviceId, letter: &Letter) -> Bytes {
+    fn seal(&self, me: &LocalDevice, to: DeviceId, letter: &SharesForNeighbour) -> Bytes {
         let half = &self.halves[&to];
         let sealed = half.share_box(&self.pair(me, to)).seal(letter);
         let mut bytes = BytesMut::with_capacity(CIPHERTEXT_LEN + sealed.len());
@@ -198,7 +199,7 @@ impl Sharing {
     }
 
     /// Decodes the shares of all slots, or returns `None` if they are malformed.
-    fn read(&self, letter: &Letter) -> Option<Vec<SharePair>> {
+    fn read(&self, letter: &SharesForNeighbour) -> Option<Vec<SharePair>> {
         if letter.len() != self.slots.len() * BOX_SLOT_LEN {
             return None;
         }
@@ -244,7 +245,7 @@ fn split_slot(
 }
 
 impl SharePair {
-    fn write(&self, letter: &mut Letter) {
+    fn write(&self, letter: &mut SharesForNeighbour) {
         letter.extend_from_slice(&self.deposit_key.to_bytes());
         letter.extend_from_slice(&self.seed.to_bytes());
     }

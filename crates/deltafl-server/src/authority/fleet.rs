@@ -26,11 +26,11 @@ struct File {
     authority: String,
     #[serde(with = "hexadecimal")]
     authority_key: [u8; 32],
-    devices: Vec<RosterEntry>,
+    devices: Vec<FleetEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct RosterEntry {
+struct FleetEntry {
     name: DeviceName,
     number: u32,
     certificate: String,
@@ -39,7 +39,7 @@ struct RosterEntry {
     signing: [u8; 32],
 }
 
-impl Drop for RosterEntry {
+impl Drop for FleetEntry {
     fn drop(&mut self) {
         self.tls.zeroize();
         self.signing.zeroize();
@@ -61,7 +61,7 @@ impl FleetIdentities {
         let Some(first) = self.devices.first() else {
             return Err(folder::malformed(path, "device"));
         };
-        let entry = |device: &DeviceIdentity| RosterEntry {
+        let entry = |device: &DeviceIdentity| FleetEntry {
             name: device.name().clone(),
             number: device.number(),
             certificate: STANDARD.encode(device.certificate()),
@@ -85,7 +85,7 @@ impl FleetIdentities {
         let file: File = serde_json::from_str(&text).map_err(|_| refused())?;
         let decoded = |text: &str| STANDARD.decode(text).map_err(|_| refused());
         let authority = CertificateDer::from(decoded(&file.authority)?);
-        let device = |entry: &RosterEntry| {
+        let device = |entry: &FleetEntry| {
             let certified = Certified {
                 certificate: decoded(&entry.certificate)?.into(),
                 number: entry.number,

@@ -10,7 +10,7 @@ use deltafl_wire::{params_blob, proto};
 use tokio::time::Instant;
 
 use super::NetworkExchange;
-use crate::hub::{Address, DeviceEvent, Outbound, PhasePurpose, SessionEvent, Status};
+use crate::hub::{Address, HubEvent, Outbound, PhasePurpose, SessionEvent, Status};
 use crate::refusal::Refusal;
 
 impl NetworkExchange {
@@ -55,14 +55,14 @@ impl NetworkExchange {
         while !awaited.is_empty() {
             let Some(SessionEvent { from, event }) = self.link.next(deadline) else { break };
             match event {
-                DeviceEvent::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
+                HubEvent::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
                     if awaited.remove(&from).is_some() {
                         told.insert(from.device, losses);
                         self.link.hub.status.send_modify(Status::count_answer);
                     }
                 }
-                DeviceEvent::Gone => drop(awaited.remove(&from)),
-                DeviceEvent::Losses(_) | DeviceEvent::Message { .. } => {
+                HubEvent::Gone => drop(awaited.remove(&from)),
+                HubEvent::Losses(_) | HubEvent::Message { .. } => {
                     self.link.hub.refusals.count(Refusal::Late);
                 }
             }

@@ -77,14 +77,14 @@ pub(super) struct RoundInProgress {
     /// The devices that received any of them.
     asked: BTreeSet<u32>,
     /// The remaining questions of a previous server.
-    left: Option<Left>,
+    left: Option<UnfinishedRound>,
     /// Whether the next cohort is a retry of the same round.
     again: bool,
 }
 
 /// The questions of a round left by a previous server.
 #[derive(Debug)]
-struct Left {
+struct UnfinishedRound {
     cohort: BTreeSet<u32>,
     sums: VecDeque<(blake3::Hash, Vec<CohortSum>)>,
 }
@@ -99,7 +99,7 @@ impl RoundInProgress {
             Some((cohort, true)) => {
                 let sums = slots.into_iter().filter(|slot| slot.cohort == *cohort);
                 let sums = sums.filter_map(|slot| Some((slot.question, slot.sums?))).collect();
-                Some(Left { cohort: cohort.clone(), sums })
+                Some(UnfinishedRound { cohort: cohort.clone(), sums })
             }
             _ => None,
         };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
-use crate::quota::Network;
+use crate::quota::NetworkPrefix;
 
 /// The number of stored addresses. Beyond it, full buckets are removed, which has no effect on
 /// their addresses.
@@ -16,7 +16,7 @@ const REMEMBERED: usize = 10_000;
 pub(super) struct RateLimiter {
     per_second: f64,
     burst: f64,
-    buckets: Mutex<HashMap<Network, Bucket>>,
+    buckets: Mutex<HashMap<NetworkPrefix, Bucket>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl RateLimiter {
             buckets.retain(|_, bucket| self.level(bucket, now) < self.burst);
         }
         let fresh = Bucket { tokens: self.burst, at: now };
-        let bucket = buckets.entry(Network::from(address)).or_insert(fresh);
+        let bucket = buckets.entry(NetworkPrefix::from(address)).or_insert(fresh);
         *bucket = Bucket { tokens: self.level(bucket, now), at: now };
         let allowed = bucket.tokens >= 1.0;
         if allowed {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::{Status, Streaming};
 
 use super::{
-    ActiveRoster, Address, ConnectedDevice, ConnectedDevices, DeviceEvent, HELLO_WINDOW, Hellos, Hub, Limits,
+    ActiveRoster, Address, ConnectedDevice, ConnectedDevices, HELLO_WINDOW, Hellos, Hub, HubEvent, Limits,
     MAX_HELLOS, OUTBOX, Outbound, Outgoing, SessionEvent, SessionProgress, SharedSession,
 };
 use crate::refusal::Refusal;
@@ -139,7 +139,7 @@ impl Session {
     /// Notifies the round loop of the end of the session if the device was in a round.
     pub(crate) async fn announce_end(self) {
         if self.shared.in_round.load(Ordering::Relaxed) {
-            self.forward(DeviceEvent::Gone).await;
+            self.forward(HubEvent::Gone).await;
         }
     }
 
@@ -174,7 +174,7 @@ impl Session {
         &self,
         message: FromDevice,
         incoming: &mut Incoming,
-    ) -> Result<Option<DeviceEvent>, Refusal> {
+    ) -> Result<Option<HubEvent>, Refusal> {
         Ok(match message.body.ok_or(Refusal::Malformed)? {
             from_device::Body::Hello(_) => return Err(Refusal::Malformed),
             from_device::Body::Ready(ready) => {
@@ -184,16 +184,16 @@ impl Session {
             from_device::Body::Decline(_) => {
                 self.set_declined();
                 // The round loop drops events between rounds, and reads none after the last one.
-                self.shared.in_round.load(Ordering::Relaxed).then_some(DeviceEvent::Gone)
+                self.shared.in_round.load(Ordering::Relaxed).then_some(HubEvent::Gone)
             }
-            from_device::Body::Losses(losses) => Some(DeviceEvent::Losses(losses)),
+            from_device::Body::Losses(losses) => Some(HubEvent::Losses(losses)),
             from_device::Body::Part(part) => self.take_part(part, incoming).await?,
         })
     }
 
     /// Adds a part of a message. Returns the message if the part was the last. A long message must
     /// be awaited and must arrive in time.
-    async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<DeviceEvent>, Refusal> {
+    async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<HubEvent>, Refusal> {
         let (limit, total) = (self.hub.longest.load(Ordering::Relaxed).max(SMALL), part.total as usize);
         if total > limit {
             return Err(Refusal::TooLong); // before it waits for room, and others behind it
@@ -214,7 +214,7 @@ impl Session {
             Ok(None) => Ok(None),
             Ok(Some(bytes)) => {
                 incoming.deadline = None;
-                Ok(Some(DeviceEvent::Message { bytes, _room: incoming.room.take() }))
+                Ok(Some(HubEvent::Message { bytes, _room: incoming.room.take() }))
             }
             Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
@@ -273,7 +273,7 @@ impl Session {
         }
     }
 
-    async fn forward(&self, event: DeviceEvent) {
+    async fn forward(&self, event: HubEvent) {
         // The channel is closed when the server shuts down.
         let _ = self.hub.events.send(SessionEvent { from: self.address, event }).await;
     }

@@ -17,21 +17,21 @@ const AHEAD: Duration = Duration::from_millis(100);
 pub(super) struct Turns {
     /// Bytes per second.
     rate: u64,
-    granted: Mutex<Granted>,
+    granted: Mutex<GrantedBytes>,
     /// The generation of the params of each device's last turn.
     last: std::sync::Mutex<HashMap<u32, u64>>,
 }
 
 /// The bytes granted so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Granted {
+struct GrantedBytes {
     /// The time at which all of them have been sent at the rate.
     sent: Instant,
 }
 
 impl Turns {
     pub(super) fn new(rate: u64) -> Self {
-        let granted = Mutex::new(Granted { sent: Instant::now() });
+        let granted = Mutex::new(GrantedBytes { sent: Instant::now() });
         Self { rate: rate.max(1), granted, last: std::sync::Mutex::default() }
     }
 
@@ -52,7 +52,7 @@ impl Turns {
     }
 }
 
-impl Granted {
+impl GrantedBytes {
     /// Returns the time at which more may be granted.
     fn next(&self) -> Instant {
         self.sent.checked_sub(AHEAD).unwrap_or(self.sent)
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn bytes_are_granted_at_the_rate() {
         let begun = Instant::now();
-        let (mut granted, mut now) = (Granted { sent: begun }, begun);
+        let (mut granted, mut now) = (GrantedBytes { sent: begun }, begun);
         for device in 0..5 {
             now = now.max(granted.next());
             let expected = (Duration::from_millis(500) * device).saturating_sub(AHEAD);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::quota::Network;
+use crate::quota::NetworkPrefix;
 
 /// The handshakes of a server.
 #[derive(Debug)]
@@ -24,13 +24,13 @@ pub(super) struct Handshakes {
 struct Pending {
     next: u64,
     /// In the order in which they began.
-    handshakes: BTreeMap<u64, Entry>,
-    by_network: HashMap<Network, usize>,
+    handshakes: BTreeMap<u64, OpenHandshake>,
+    by_network: HashMap<NetworkPrefix, usize>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    network: Network,
+struct OpenHandshake {
+    network: NetworkPrefix,
     is_silent: bool,
     evicted: Arc<Notify>,
 }
@@ -50,7 +50,7 @@ impl Handshakes {
 
     /// Begins a handshake. May end an older one. Returns `None` if there is no room.
     pub(super) fn begin(self: &Arc<Self>, address: IpAddr) -> Option<Handshake> {
-        let network = Network::from(address);
+        let network = NetworkPrefix::from(address);
         let mut pending = self.pending();
         let of = |pending: &Pending, network| pending.by_network.get(&network).copied().unwrap_or(0);
         if of(&pending, network) >= self.per_address {
@@ -58,7 +58,7 @@ impl Handshakes {
         } else if pending.handshakes.len() >= self.total {
             // Only networks with more handshakes than this one make room.
             let own = of(&pending, network);
-            let larger: Vec<Network> =
+            let larger: Vec<NetworkPrefix> =
                 pending.by_network.iter().filter(|(_, count)| **count > own).map(|(it, _)| *it).collect();
             let made_room = pending.evict(|entry| entry.is_silent && larger.contains(&entry.network))
                 || pending.evict(|entry| larger.contains(&entry.network));
@@ -67,7 +67,7 @@ impl Handshakes {
         let (id, evicted) = (pending.next, Arc::new(Notify::new()));
         pending.next += 1;
         *pending.by_network.entry(network).or_default() += 1;
-        let entry = Entry { network, is_silent: true, evicted: Arc::clone(&evicted) };
+        let entry = OpenHandshake { network, is_silent: true, evicted: Arc::clone(&evicted) };
         pending.handshakes.insert(id, entry);
         Some(Handshake { id, evicted, all: Arc::clone(self) })
     }
@@ -79,7 +79,7 @@ impl Handshakes {
 
 impl Pending {
     /// Ends the oldest handshake of this kind. Returns `false` if there is none.
-    fn evict(&mut self, kind: impl Fn(&Entry) -> bool) -> bool {
+    fn evict(&mut self, kind: impl Fn(&OpenHandshake) -> bool) -> bool {
         let oldest = self.handshakes.iter().find(|(_, entry)| kind(entry)).map(|(&id, _)| id);
         oldest.and_then(|id| self.remove(id)).is_some_and(|entry| {
             entry.evicted.notify_one();
@@ -87,7 +87,7 @@ impl Pending {
         })
     }
 
-    fn remove(&mut self, id: u64) -> Option<Entry> {
+    fn remove(&mut self, id: u64) -> Option<OpenHandshake> {
         let entry = self.handshakes.remove(&id)?;
         if let Some(count) = self.by_network.get_mut(&entry.network) {
             *count -= 1;

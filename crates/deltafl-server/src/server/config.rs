@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use deltafl::kernel::Isa;
-use deltafl_wire::threat::{Adversary, InvalidShare, ThreatAssumptions, ThreatOptions};
+use deltafl_wire::threat::{InvalidShare, ServerBehaviour, ThreatAssumptions, ThreatOptions};
 use serde::Deserialize;
 
 use crate::Deadlines;
@@ -62,7 +62,7 @@ pub struct ServerConfig {
     /// Whether not to ask cohorts about the error on the examples that devices hold out.
     pub no_evaluation: bool,
     /// The assumed behaviour of the server, against which rounds protect their devices.
-    pub adversary: Adversary,
+    pub adversary: ServerBehaviour,
     /// The share of a cohort that may collude with the server.
     pub gamma: f64,
     /// Devices of a cohort that may collude with the server, however small the cohort is.

@@ -1,4 +1,4 @@
-//! The parts of a server beside its rounds: certificates, the store, the lease, and the HTTP side.
+//! The parts of a server other than its rounds: certificates, the store, the lease, and the HTTP side.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_secs(7 * 86_400);
 /// The validity of the certificate of a device that enrols over HTTP.
 const DEVICE_DAYS: u32 = 365;
 
-/// The parts of a server beside its rounds.
+/// The parts of a server other than its rounds.
 pub(super) struct Deployment {
     pub(super) federation: FederationName,
     pub(super) live: Live,
@@ -127,7 +127,7 @@ impl Deployment {
         Ok(Some(roster))
     }
 
-    /// Serves HTTP until the runtime ends, also while this server stands by. Returns its state and its URL.
+    /// Serves HTTP until the runtime ends, also while this server is on standby. Returns its state and its URL.
     pub(super) async fn serve_http(
         &self,
         config: &ServerConfig,

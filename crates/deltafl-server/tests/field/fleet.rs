@@ -145,7 +145,7 @@ pub fn options() -> SwarmOptions {
         consent: Consent { open: true, min_cohort: 3, reproducible: true, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
-        threads: 2,
+        threads: NonZeroUsize::new(2).unwrap(),
         arrivals: 1000,
         backoff: Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(200) },
         day: None,

@@ -66,7 +66,7 @@ impl fmt::Debug for DeviceKeys {
 
 /// The name, certificate and keys of a device.
 pub struct DeviceIdentity {
-    about: About,
+    about: IdentityInfo,
     certificate: CertificateDer<'static>,
     authority: CertificateDer<'static>,
     keys: DeviceKeys,
@@ -74,7 +74,7 @@ pub struct DeviceIdentity {
 
 /// The part of an identity that is neither secret nor a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct About {
+struct IdentityInfo {
     federation: FederationName,
     name: DeviceName,
     number: u32,
@@ -86,14 +86,14 @@ impl DeviceIdentity {
     /// Creates an identity from certified keys.
     pub fn new(federation: FederationName, name: DeviceName, keys: DeviceKeys, certified: Certified) -> Self {
         let Certified { certificate, number, authority, authority_key } = certified;
-        Self { about: About { federation, name, number, authority_key }, certificate, authority, keys }
+        Self { about: IdentityInfo { federation, name, number, authority_key }, certificate, authority, keys }
     }
 
     /// Reads an identity from a folder.
     pub fn open(path: &Path) -> Result<Self, IdentityError> {
         let file = path.join("device.json");
         let text = std::fs::read_to_string(&file).map_err(folder::io_error(&file))?;
-        let about: About =
+        let about: IdentityInfo =
             serde_json::from_str(&text).map_err(|_| folder::malformed(&file, "device of a federation"))?;
         let tls = folder::read_private_key(&path.join("device.key"))?;
         let signing = folder::read_secret_bytes(&path.join("signing.key"))?;

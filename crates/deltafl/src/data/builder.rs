@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
 use super::{
-    DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Split, TargetBuffer, TargetKind,
-    WordVectors,
+    DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Split, TableCoding, TargetBuffer,
+    TargetKind, WordVectors,
 };
 use crate::task::Targets;
 
@@ -20,17 +20,18 @@ pub struct FederationBuilder {
     split: Vec<u8>,
     offset: Vec<u64>,
     count: Vec<u64>,
-    inputs: Column,
+    inputs: InputBuffer,
     targets: TargetBuffer,
     class_names: Vec<String>,
     feature_columns: Vec<FeatureColumn>,
+    coding: Option<TableCoding>,
     words: Option<Vec<String>>,
     vectors: Option<WordVectors>,
     symbols: Option<String>,
 }
 
 #[derive(Debug)]
-enum Column {
+enum InputBuffer {
     Bytes(Vec<u8>),
     Dense(Vec<f32>),
     Tokens(Vec<u32>),
@@ -51,10 +52,10 @@ impl FederationBuilder {
     /// Creates an empty federation with this kind of target.
     pub fn with_target(name: &str, kind: InputKind, target: TargetKind) -> Self {
         let inputs = match kind {
-            InputKind::Bytes { .. } => Column::Bytes(Vec::new()),
-            InputKind::Dense { .. } => Column::Dense(Vec::new()),
-            InputKind::Tokens { .. } => Column::Tokens(Vec::new()),
-            InputKind::Windows { .. } => Column::Text(Vec::new()),
+            InputKind::Bytes { .. } => InputBuffer::Bytes(Vec::new()),
+            InputKind::Dense { .. } => InputBuffer::Dense(Vec::new()),
+            InputKind::Tokens { .. } => InputBuffer::Tokens(Vec::new()),
+            InputKind::Windows { .. } => InputBuffer::Text(Vec::new()),
         };
         Self {
             name: name.to_owned(),
@@ -69,6 +70,7 @@ impl FederationBuilder {
             targets: TargetBuffer::new(kind, target),
             class_names: Vec::new(),
             feature_columns: Vec::new(),
+            coding: None,
             words: None,
             vectors: None,
             symbols: None,
@@ -78,6 +80,18 @@ impl FederationBuilder {
     /// Sets the names of the classes, in the order of their numbers.
     pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
         self.class_names = names;
+        self
+    }
+
+    /// Sets the source columns of the features.
+    pub fn feature_columns(&mut self, columns: Vec<FeatureColumn>) -> &mut Self {
+        self.feature_columns = columns;
+        self
+    }
+
+    /// Sets the conversion of the table or images of origin.
+    pub fn coding(&mut self, coding: TableCoding) -> &mut Self {
+        self.coding = Some(coding);
         self
     }
 
@@ -121,15 +135,15 @@ impl FederationBuilder {
         self.split.push(split as u8);
         self.count.push(count as u64);
         self.offset.push(match &self.inputs {
-            Column::Text(text) => text.len() as u64,
+            InputBuffer::Text(text) => text.len() as u64,
             _ => self.targets.len() as u64,
         });
         self.targets.extend(targets);
         match (&mut self.inputs, inputs) {
-            (Column::Bytes(column), DeviceExamples::Bytes(values)) => column.extend_from_slice(values),
-            (Column::Dense(column), DeviceExamples::Dense(values)) => column.extend_from_slice(values),
-            (Column::Tokens(column), DeviceExamples::Tokens(ids)) => column.extend_from_slice(ids),
-            (Column::Text(column), DeviceExamples::Text(text)) => column.extend_from_slice(text),
+            (InputBuffer::Bytes(column), DeviceExamples::Bytes(values)) => column.extend_from_slice(values),
+            (InputBuffer::Dense(column), DeviceExamples::Dense(values)) => column.extend_from_slice(values),
+            (InputBuffer::Tokens(column), DeviceExamples::Tokens(ids)) => column.extend_from_slice(ids),
+            (InputBuffer::Text(column), DeviceExamples::Text(text)) => column.extend_from_slice(text),
             _ => unreachable!("the shape refuses inputs of another kind"),
         }
         Ok(())
@@ -153,20 +167,22 @@ impl FederationBuilder {
                 examples: self.count.into(),
             },
             inputs: match self.inputs {
-                Column::Bytes(values) => InputColumn::Bytes(values.into()),
-                Column::Dense(values) => InputColumn::Dense(values.into()),
-                Column::Tokens(ids) => InputColumn::Tokens(ids.into()),
-                Column::Text(text) => InputColumn::Text(text.into()),
+                InputBuffer::Bytes(values) => InputColumn::Bytes(values.into()),
+                InputBuffer::Dense(values) => InputColumn::Dense(values.into()),
+                InputBuffer::Tokens(ids) => InputColumn::Tokens(ids.into()),
+                InputBuffer::Text(text) => InputColumn::Text(text.into()),
             },
             targets: self.targets.into_column(),
             class_names: self.class_names,
             feature_columns: self.feature_columns,
+            coding: self.coding,
             words: self.words.map(|words| words.into_iter().collect()),
             vectors: self.vectors,
             symbols: self.symbols,
             affine: None,
             source: None,
             device_split: None,
+            groups: None,
             evaluation_sample: None,
             hash: String::new(),
         };

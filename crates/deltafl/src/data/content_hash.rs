@@ -71,6 +71,8 @@ impl Federation {
         }
         if let Some(vectors) = &self.vectors {
             hash.words(self.word_list(vectors), &vectors.values);
+        } else if let Some(words) = &self.words {
+            hash.words(words.iter(), &[]);
         }
         hash.finish(self.kind, self.target)
     }
@@ -83,16 +85,18 @@ impl Federation {
     }
 
     /// Returns the contiguous ranges of the columns that the devices cover, in their order.
-    fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn runs(&self) -> Vec<HashedRange> {
+        let mut runs: Vec<HashedRange> = Vec::new();
         for k in 0..self.len() {
             let (start, count) = (self.devices.offset[k] as usize, self.devices.examples[k] as usize);
             let next = match self.kind {
-                InputKind::Bytes { dim } => Run::of_rows(start, count, dim),
+                InputKind::Bytes { dim } => HashedRange::of_rows(start, count, dim),
                 InputKind::Dense { dim } | InputKind::Tokens { len: dim, .. } => {
-                    Run::of_rows(start, count, 4 * dim)
+                    HashedRange::of_rows(start, count, 4 * dim)
                 }
-                InputKind::Windows { len, .. } => Run { inputs: start..start + count + len, labels: 0..0 },
+                InputKind::Windows { len, .. } => {
+                    HashedRange { inputs: start..start + count + len, labels: 0..0 }
+                }
             };
             match runs.last_mut() {
                 Some(run) if run.inputs.end == next.inputs.start && run.labels.end == next.labels.start => {
@@ -107,12 +111,12 @@ impl Federation {
 }
 
 /// Returns the bytes of the inputs and the entries of the labels.
-struct Run {
+struct HashedRange {
     inputs: std::ops::Range<usize>,
     labels: std::ops::Range<usize>,
 }
 
-impl Run {
+impl HashedRange {
     fn of_rows(start: usize, count: usize, width: usize) -> Self {
         Self { inputs: start * width..(start + count) * width, labels: start..start + count }
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{Contribution, LossCache, blocks, mean_loss, stream_key};
+use crate::device::{Contribution, Held, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
@@ -41,7 +41,7 @@ pub(super) struct Fleet<'a, C, P> {
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
     cohort: Vec<CohortMember>,
-    /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
+    /// The places of the held-out examples of each device, by federation index; computed on first use.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<CohortMember>,
@@ -61,14 +61,14 @@ struct PendingUpdate<'q> {
 }
 
 /// The answers to some queries and the resulting memories of the devices.
-pub(super) struct Answers {
+pub(super) struct FleetAnswers {
     /// One per query or per member.
     pub(super) values: Vec<Vec<u64>>,
     memory_updates: Vec<MemoryUpdate>,
 }
 
-impl Answers {
-    /// What the devices of a cohort remember of a query, by their index among those that train.
+impl FleetAnswers {
+    /// The memories of a cohort for a query, by training index.
     pub(super) fn remembered(
         &mut self,
         round: &Round<'_>,
@@ -124,7 +124,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.work_done
     }
 
-    /// Takes in who will be asked in the next round.
+    /// Stores the cohort of the next round.
     pub(super) fn announce(&mut self, next: &[CohortMember]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);
@@ -152,7 +152,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// Returns the sum of the answers over the cohort for each query.
-    pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
+    pub(super) fn sum(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<FleetAnswers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let mut pending = self.pending_updates(round, queries);
         let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
@@ -170,7 +174,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
             }
         }
-        self.meet(round, queries, Answers { values: sums, memory_updates })
+        self.meet(round, queries, FleetAnswers { values: sums, memory_updates })
     }
 
     /// Returns the concatenated answers of some members to all queries, which are the inputs of a
@@ -180,7 +184,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round: &Round<'_>,
         queries: &[Query],
         members: &[usize],
-    ) -> Result<Answers, ExchangeError> {
+    ) -> Result<FleetAnswers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let place = |pending: &PendingUpdate<'_>| members.iter().position(|&member| member == pending.member);
         let mut pending = self.pending_updates(round, queries);
@@ -211,7 +215,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
         let len: usize = lens.iter().sum();
-        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
+        Ok(FleetAnswers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
     /// Returns the loss and metrics of every device of a split, per params.
@@ -329,7 +333,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn pending_updates<'q>(&self, round: &Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
+    fn pending_updates<'q>(&self, round: &'q Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -341,15 +345,15 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
-                let held = self.counts[drawn.device.place()];
+                let held = self.held(drawn);
                 let share = round.own.get(query).map_or(1.0, |update| update.share(member));
                 if share <= 0.0 {
                     continue;
                 }
-                if let Contribution::Update { plan, weight, report } =
-                    Contribution::new(ask, share * self.weight(round, drawn), held, loss)
-                {
-                    let examples = plan.examples(held);
+                let rule = round.own.get(query).and_then(|update| update.rule.as_deref());
+                let contribution = Contribution::new(ask, share * self.weight(round, drawn), held, loss);
+                if let Contribution::Update { plan, weight, report } = contribution.with_rule(rule) {
+                    let examples = plan.examples(held.examples);
                     all.push(PendingUpdate { query, member, weight, report, examples });
                 }
             }
@@ -405,13 +409,20 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(remembered.into_iter().map(memory_updates).collect())
     }
 
+    /// Returns the examples and the group of a cohort member.
+    fn held(&self, drawn: &CohortMember) -> Held {
+        let place = drawn.device.place();
+        let group = self.federation.group_place(self.train[place]).unwrap_or(0);
+        Held { examples: self.counts[place], group }
+    }
+
     /// Adds a member's answer to a step of a private quantile.
     fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
         let drawn = &round.cohort[member];
         if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
             return;
         }
-        let (loss, held) = (self.loss(&query.params, member), self.counts[drawn.device.place()]);
+        let (loss, held) = (self.loss(&query.params, member), self.held(drawn));
         if let Contribution::Loss(query, loss) =
             Contribution::new(&query.ask, self.weight(round, drawn), held, loss)
         {
@@ -425,10 +436,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        Answers { values, mut memory_updates }: Answers,
-    ) -> Result<Answers, ExchangeError> {
+        FleetAnswers { values, mut memory_updates }: FleetAnswers,
+    ) -> Result<FleetAnswers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(Answers { values, memory_updates });
+            return Ok(FleetAnswers { values, memory_updates });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
@@ -446,7 +457,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if rest != [0] {
             memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
-        Ok(Answers { values, memory_updates })
+        Ok(FleetAnswers { values, memory_updates })
     }
 
     /// Returns the devices with which this process probably begins the next round: the losses of a
@@ -458,7 +469,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let devices = self.federation_indices(&self.next);
         if self.losses.is_empty() {
-            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let next = Round { cohort: &self.next, ..*round };
+            let pending = self.pending_updates(&next, queries);
             let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
             let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());

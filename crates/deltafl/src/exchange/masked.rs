@@ -30,11 +30,11 @@ pub const SLOTS: u32 = 4;
 pub(super) struct MaskedSums {
     /// δ for which the graph is laid out, in thousandths.
     drop_out: u16,
-    setup: Option<Setup>,
+    setup: Option<RoundKeys>,
 }
 
 /// The keys of the current round.
-struct Setup {
+struct RoundKeys {
     round: (u64, u64),
     /// The number of key set-ups in the current round.
     generation: u64,
@@ -64,7 +64,7 @@ impl MaskedSums {
         if let Some(error) = failed {
             return Err(error);
         }
-        let Slot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
+        let MaskedSlot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
             SimulationError::Failed(failure) => ExchangeError::NoSum { source: failure.into() },
             error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
         })?;
@@ -88,7 +88,7 @@ impl MaskedSums {
     }
 
     /// Returns a protocol with a free slot, for the current cohort or newly set up.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<RoundKeys, SimulationError> {
         let key = (round.seed, round.index);
         let generation = match self.setup.take() {
             // A restarted round has another cohort, which needs its own keys.
@@ -111,7 +111,7 @@ impl MaskedSums {
             ..SimulationConfig::default()
         };
         let protocol = SimulatedRound::new(&config, &devices, &drops, &mut ChaCha20Rng::from_seed(seed))?;
-        Ok(Setup {
+        Ok(RoundKeys {
             round: key,
             generation,
             cohort: round.cohort.to_vec(),
@@ -128,7 +128,7 @@ impl MaskedSums {
         round: &Round<'_>,
         queries: &[Query],
         failed: &mut Option<ExchangeError>,
-    ) -> Result<Slot, SimulationError> {
+    ) -> Result<MaskedSlot, SimulationError> {
         let mut setup = self.ready(round)?;
         setup.slots_left -= 1;
         let len: usize = queries.iter().map(Query::answer_len).sum();
@@ -136,13 +136,13 @@ impl MaskedSums {
             round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device.0, i)).collect();
         let mut remembered = vec![Vec::new(); queries.len()];
         let ready = HashMap::new();
-        let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
+        let mut answers = MaskedInputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
         let input = |DeviceId(device)| answers.input(position[&device]);
         let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
-        Ok(Slot { sum, traffic, remembered })
+        Ok(MaskedSlot { sum, traffic, remembered })
     }
 }
 
@@ -160,14 +160,14 @@ fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<Devi
 }
 
 /// The result of a slot of the protocol.
-struct Slot {
+struct MaskedSlot {
     sum: Vec<u64>,
     traffic: Traffic,
     /// Per query.
     remembered: Vec<Vec<(TrainIndex, AlgorithmState)>>,
 }
 
-impl Setup {
+impl RoundKeys {
     /// Returns the traffic of the protocol since the last call.
     fn new_traffic(&mut self) -> Traffic {
         let total = self.protocol.traffic().total();
@@ -189,18 +189,18 @@ impl Setup {
 
 /// The inputs of the devices, computed in small groups, which keeps all threads busy and bounds the
 /// memory.
-struct Inputs<'a, 'f, C, P> {
+struct MaskedInputs<'a, 'f, C, P> {
     fleet: &'a mut Fleet<'f, C, P>,
     round: &'a Round<'a>,
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
     remembered: &'a mut [Vec<(TrainIndex, AlgorithmState)>],
-    /// Why a device could not be computed; the sum is thrown away then.
+    /// The error of a device that could not be computed; the sum is then discarded.
     failed: &'a mut Option<ExchangeError>,
 }
 
-impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
+impl<C: Compute, P: Peers> MaskedInputs<'_, '_, C, P> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
     fn input(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {

@@ -21,7 +21,7 @@ pub trait Peers {
     /// its duration.
     fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T;
 
-    /// The parts of all processes, one after the other; `lengths` says how long each is.
+    /// Returns the concatenated parts of all processes, whose lengths are `lengths`.
     fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError>;
 
     /// Computes the sum over all processes, entry by entry modulo 2^64. During the transfer it

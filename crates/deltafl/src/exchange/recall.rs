@@ -11,12 +11,13 @@ pub(super) struct MemoryUpdate {
     pub(super) memory: AlgorithmState,
 }
 
-/// Whether any process has something to tell: one more word of a sum that travels anyway.
+/// Returns the number of memory updates of this process, which is sent as one more word of a sum.
 pub(super) fn word(mine: &[MemoryUpdate]) -> u64 {
     mine.len() as u64
 }
 
-/// What the devices of all processes remember, in the order of queries and members. Called by all of them, or by none.
+/// Returns the memory updates of all processes, in the order of queries and members. Either all
+/// processes call it or none.
 pub(super) fn meet(
     peers: &mut impl Peers,
     mut mine: Vec<MemoryUpdate>,

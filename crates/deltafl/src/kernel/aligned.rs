@@ -10,9 +10,9 @@ const FLOATS: usize = 16;
 /// One cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Line([f32; FLOATS]);
+struct CacheLine([f32; FLOATS]);
 
-impl Line {
+impl CacheLine {
     const ZERO: Self = Self([0.0; FLOATS]);
 }
 
@@ -20,21 +20,21 @@ impl Line {
 /// is used for working parameters, scratch and batches.
 #[derive(Clone, Debug, Default)]
 pub struct Aligned {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     len: usize,
 }
 
 impl Aligned {
     /// Creates a vector of `len` zeros.
     pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line::ZERO; len.div_ceil(FLOATS)], len }
+        Self { lines: vec![CacheLine::ZERO; len.div_ceil(FLOATS)], len }
     }
 
     /// Resizes the vector to `len`. New entries have unspecified values.
     pub fn resize(&mut self, len: usize) {
         let lines = len.div_ceil(FLOATS);
         if lines > self.lines.len() {
-            self.lines.resize(lines, Line::ZERO);
+            self.lines.resize(lines, CacheLine::ZERO);
         }
         self.len = len;
     }
@@ -44,7 +44,7 @@ impl Deref for Aligned {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` contains at least `len` initialised floats without gaps. A Line is 16
+        // SAFETY: `lines` contains at least `len` initialised floats without gaps. A `CacheLine` is 16
         // floats, 64 bytes.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }

@@ -19,7 +19,7 @@ use super::simd::Simd;
 /// An active cell of a channel. The head of a list contains the number of active cells.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Live {
+pub(crate) struct ActiveCell {
     /// The start of the window of the maximum in a block of the first map.
     window: u32,
     /// The gradient of the cell.
@@ -36,13 +36,13 @@ fn stride(sizes: &Sizes) -> usize {
 }
 
 /// Interprets a slice of floats as lists.
-fn lists(floats: &[f32]) -> &[Live] {
-    // SAFETY: two floats have the size and alignment of a `Live`, for which every bit pattern is
-    // valid.
+fn lists(floats: &[f32]) -> &[ActiveCell] {
+    // SAFETY: two floats have the size and alignment of an `ActiveCell`, for which every bit
+    // pattern is valid.
     unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len() / 2) }
 }
 
-fn lists_mut(floats: &mut [f32]) -> &mut [Live] {
+fn lists_mut(floats: &mut [f32]) -> &mut [ActiveCell] {
     // SAFETY: as above, and the borrow is exclusive.
     unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len() / 2) }
 }
@@ -67,7 +67,7 @@ pub(crate) fn list_live(
                 // Written always and counted if active, to avoid a branch.
                 let corner = (2 * (y * pooled_1 + x) * BLOCK) as u32;
                 let (window, gradient) = (corner + shifts[index(winners[at])], map_gradient[at]);
-                list[live + 1] = Live { window, gradient };
+                list[live + 1] = ActiveCell { window, gradient };
                 let alive = map[at] > 0.0;
                 live += usize::from(alive);
                 sum += if alive { gradient } else { 0.0 };
@@ -146,7 +146,7 @@ unsafe fn input_by_lists<S: Simd>(_: S, sizes: Sizes, filters: &[f32], live: &[f
     gradient[..sizes.map_1()].fill(0.0);
     for input in (0..sizes.first).step_by(S::LANES) {
         for (channel, list) in lists(live).chunks_exact(stride(&sizes)).take(sizes.second).enumerate() {
-            let spread = Spread {
+            let spread = FilterSpread {
                 row: sizes.pooled_1 * BLOCK,
                 map: gradient.as_mut_ptr().add(sizes.at_1(input, 0)),
                 filter: filters.as_ptr().add(sizes.at_filter_2(channel, input, 0)),
@@ -159,15 +159,15 @@ unsafe fn input_by_lists<S: Simd>(_: S, sizes: Sizes, filters: &[f32], live: &[f
 
 /// A filter for a vector of input channels, and the active cells over whose windows it is spread.
 #[derive(Clone, Copy)]
-struct Spread<'a> {
+struct FilterSpread<'a> {
     /// Floats between rows of the map.
     row: usize,
     map: *mut f32,
     filter: *const f32,
-    cells: &'a [Live],
+    cells: &'a [ActiveCell],
 }
 
-impl Spread<'_> {
+impl FilterSpread<'_> {
     /// Adds g · (filter rows from `first`) to the windows.
     #[inline(always)]
     unsafe fn rows<S: Simd, const ROWS: usize>(self, first: usize) {

@@ -14,7 +14,7 @@
 
 use super::full::Full;
 use super::layout::{section, sections_len, split, split_mut, take_sections};
-use super::network::{self, Network};
+use super::network::{self, LayeredModel};
 use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
 use crate::kernel::product::Layout;
@@ -225,7 +225,7 @@ impl<'a> Backward<'a> {
     }
 }
 
-impl Network for ConvNet {
+impl LayeredModel for ConvNet {
     const PART: usize = 16;
     type Slopes<'a> = (Forward<'a>, Backward<'a>);
 

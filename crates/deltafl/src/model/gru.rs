@@ -9,7 +9,7 @@
 
 use super::full::Full;
 use super::layout::{Gates, load_transposed, section, sections_len, split, split_mut, store_transposed};
-use super::network::{self, Network};
+use super::network::{self, LayeredModel};
 use super::{Batch, Model, ModelDefinition, ModelMismatch, ModelRequest, Score, Step, Tensor};
 use crate::data::InputKind;
 use crate::kernel::gru::{self, Kept, Recurrent, Units};
@@ -277,7 +277,7 @@ impl Gru {
     }
 }
 
-impl Network for Gru {
+impl LayeredModel for Gru {
     const PART: usize = 24;
     type Slopes<'a> = (Forward<'a>, Backward<'a>);
 

@@ -8,7 +8,7 @@
 
 use super::layout::{Gates, section, sections_len, split, split_mut, take_sections};
 use super::logistic;
-use super::network::{self, Network};
+use super::network::{self, LayeredModel};
 use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::data::WordVectors;
 use crate::kernel::logistic as kernel_logistic;
@@ -268,7 +268,7 @@ impl<'a> Backward<'a> {
     }
 }
 
-impl Network for Lstm {
+impl LayeredModel for Lstm {
     const PART: usize = 48;
     type Slopes<'a> = Forward<'a>;
 

@@ -4,7 +4,7 @@ use super::layout::{section, take};
 use super::{Batch, Model, Step};
 
 /// A model that is trained by a forward and a backward pass.
-pub(super) trait Network: Model {
+pub(super) trait LayeredModel: Model {
     /// The examples of one pass. Larger batches are split.
     const PART: usize;
     /// The results of the backward pass for the descent.
@@ -26,7 +26,7 @@ pub(super) trait Network: Model {
 
 /// [`Model::step`] of a network.
 pub(super) fn step(
-    network: &impl Network,
+    network: &impl LayeredModel,
     working: &mut [f32],
     batch: Batch<'_>,
     step: Step<'_>,
@@ -40,7 +40,7 @@ pub(super) fn step(
 
 /// [`Model::gradient`] of a network: descents from zero, part by part.
 pub(super) fn gradient(
-    network: &impl Network,
+    network: &impl LayeredModel,
     params: &[f32],
     batch: Batch<'_>,
     gradient: &mut [f32],
@@ -62,12 +62,15 @@ pub(super) fn gradient(
 }
 
 /// Returns the floats of scratch for [`gradient`]. `evaluation` is the scratch of a forward pass.
-pub(super) fn scratch_len<N: Network>(network: &N, batch: usize, evaluation: usize) -> usize {
+pub(super) fn scratch_len<N: LayeredModel>(network: &N, batch: usize, evaluation: usize) -> usize {
     let step = network.step_scratch_len(batch.min(N::PART)).max(evaluation);
     2 * section(network.working_len()) + step
 }
 
 /// Returns the parts of a batch.
-pub(super) fn parts<'a, N: Network>(_: &N, batch: Batch<'a>) -> impl Iterator<Item = Batch<'a>> + use<'a, N> {
+pub(super) fn parts<'a, N: LayeredModel>(
+    _: &N,
+    batch: Batch<'a>,
+) -> impl Iterator<Item = Batch<'a>> + use<'a, N> {
     (0..batch.len()).step_by(N::PART).map(move |start| batch.part(start..(start + N::PART).min(batch.len())))
 }

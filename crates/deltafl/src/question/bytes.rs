@@ -9,9 +9,9 @@ use crate::superquantile::private::{Bins, QuantileQuery};
 use crate::terms::{Clip, Terms, TrackSchedule, Weights};
 use crate::trainer::{Correction, LocalPlan, Work};
 
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(super) struct ByteWriter(pub(super) Vec<u8>);
 
-impl Writer {
+impl ByteWriter {
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self

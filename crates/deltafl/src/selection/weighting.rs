@@ -6,10 +6,11 @@
 
 use std::fmt;
 
+use super::{DeviceRule, OWN_REPORTS};
 use crate::superquantile::smooth::Smoothing;
 
 /// The maximum number of numbers of a weighting.
-pub const MAX_NUMBERS: usize = 4;
+pub const MAX_NUMBERS: usize = 8;
 
 /// A family of weightings: a function of the loss and the meaning of its numbers.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct WeightingKind {
     pub share: fn(&[f64], &DeviceFacts) -> f64,
     /// The largest share.
     pub most: f64,
-    /// The names of the numbers that the sum contains beside the update, each multiplied by α_k.
+    /// The names of the numbers that the sum contains in addition to the update, each multiplied by α_k.
     pub reports: &'static [&'static str],
     /// Writes the reported numbers of a device, as many as `reports` has names.
     pub report: fn(&[f64], &UpdateFacts, &mut [f64]),
@@ -36,19 +37,23 @@ pub struct WeightingKind {
 /// this share is too large for a sum.
 pub const LARGEST_SHARE: f64 = (1 << 20) as f64;
 
-/// What a device knows of itself before it trains.
+/// The facts about a device that are known before it trains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceFacts {
     /// F_k(w), or 0 if the weighting does not need it.
     pub loss: f64,
     /// K, the number of local steps.
     pub steps: u64,
+    /// The index of its declared group, or 0 if it declares none.
+    pub group: usize,
+    /// n_k.
+    pub examples: u64,
 }
 
-/// What a device knows of its update.
+/// The facts about an update that its device knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateFacts {
-    /// What it knew before.
+    /// The facts known before the training.
     pub device: DeviceFacts,
     /// ω_k.
     pub share: f64,
@@ -173,7 +178,7 @@ impl Weighting {
         (self.kind.share)(self.numbers(), device).clamp(0.0, self.kind.most)
     }
 
-    /// Returns the numbers that a device adds beside its update, before they are multiplied by α_k.
+    /// Returns the numbers that a device adds to its update, before they are multiplied by α_k.
     pub fn report(&self, update: &UpdateFacts) -> Vec<f64> {
         let mut report = vec![0.0; self.kind.reports.len()];
         (self.kind.report)(self.numbers(), update, &mut report);
@@ -181,24 +186,30 @@ impl Weighting {
     }
 }
 
-/// A report that a device adds beside its update.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A report that a device adds to its update.
+#[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// The weighting that defines it.
     pub weighting: &'a Weighting,
-    /// What the device knows before it trains.
+    /// The facts about the device before it trains.
     pub device: DeviceFacts,
     /// α_k.
     pub weight: f64,
     /// ω_k.
     pub share: f64,
+    /// The rule of a simulated device, if its program has one.
+    pub rule: Option<&'a dyn DeviceRule>,
 }
 
 impl Report<'_> {
     /// Returns the numbers to add for an update of this squared norm.
     pub fn numbers(&self, squared_norm: f64) -> Vec<f64> {
         let update = UpdateFacts { device: self.device, share: self.share, squared_norm };
-        self.weighting.report(&update).into_iter().map(|number| self.weight * number).collect()
+        let mut report = self.weighting.report(&update);
+        if let Some(rule) = self.rule {
+            rule.report(&update, &mut report[OWN_REPORTS..]);
+        }
+        report.into_iter().map(|number| self.weight * number).collect()
     }
 }
 
@@ -220,7 +231,7 @@ mod tests {
     use super::*;
 
     fn share(weighting: &Weighting, loss: f64) -> f64 {
-        weighting.share(&DeviceFacts { loss, steps: 1 })
+        weighting.share(&DeviceFacts { loss, steps: 1, examples: 1, group: 0 })
     }
 
     #[test]

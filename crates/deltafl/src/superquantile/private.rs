@@ -29,7 +29,7 @@ pub use bins::{Bins, InvalidBins};
 pub use loss_range::{InvalidLossRange, LossRange};
 
 use self::by_means::ByMeans;
-use self::descent::Descent;
+use self::descent::BinDescent;
 use super::smooth::Smoothing;
 use super::{Conformity, DeviceLoss};
 
@@ -136,20 +136,20 @@ fn whole_weight(device: DeviceLoss) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Search {
     method: Method,
-    state: State,
+    state: SearchState,
     range: LossRange,
     sums: u32,
 }
 
 #[derive(Clone, Debug)]
 enum Method {
-    Descent(Descent),
+    Descent(BinDescent),
     ByMeans(ByMeans),
 }
 
 /// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum SearchState {
     Searching,
     /// No device answered.
     Nobody,
@@ -169,18 +169,20 @@ impl Search {
     pub fn new(kind: PrivateQuantile, theta: Conformity, nu: Option<Smoothing>, range: &LossRange) -> Self {
         let method = match (kind, nu) {
             (PrivateQuantile::TwoLevel, _) | (PrivateQuantile::Bisection, Some(_)) => {
-                Method::Descent(Descent::new(theta, nu, *range, 64, 2))
+                Method::Descent(BinDescent::new(theta, nu, *range, 64, 2))
             }
-            (PrivateQuantile::OneShot, _) => Method::Descent(Descent::new(theta, nu, *range, 4096, 1)),
-            (PrivateQuantile::Bisection, None) => Method::Descent(Descent::new(theta, None, *range, 2, 12)),
+            (PrivateQuantile::OneShot, _) => Method::Descent(BinDescent::new(theta, nu, *range, 4096, 1)),
+            (PrivateQuantile::Bisection, None) => {
+                Method::Descent(BinDescent::new(theta, None, *range, 2, 12))
+            }
             (PrivateQuantile::Mm, _) => Method::ByMeans(ByMeans::new(theta, *range)),
         };
-        Self { method, state: State::Searching, range: *range, sums: 0 }
+        Self { method, state: SearchState::Searching, range: *range, sums: 0 }
     }
 
     /// Returns the next query, or `None` if the search has ended.
     pub fn query(&self) -> Option<QuantileQuery> {
-        (self.state == State::Searching).then(|| match &self.method {
+        (self.state == SearchState::Searching).then(|| match &self.method {
             Method::Descent(descent) => descent.query(),
             Method::ByMeans(by_means) => by_means.query(),
         })
@@ -200,7 +202,7 @@ impl Search {
         }
         self.sums += 1;
         self.state = match &mut self.method {
-            _ if sum.iter().all(|&total| total == 0) => State::Nobody,
+            _ if sum.iter().all(|&total| total == 0) => SearchState::Nobody,
             Method::Descent(descent) => descent.take(sum),
             Method::ByMeans(by_means) => by_means.take(sum),
         };
@@ -211,22 +213,22 @@ impl Search {
     /// search, and if no device answered.
     pub fn eta(&self) -> Option<f64> {
         match self.state {
-            State::Found { eta, .. } => Some(eta),
-            State::Searching | State::Nobody => None,
+            SearchState::Found { eta, .. } => Some(eta),
+            SearchState::Searching | SearchState::Nobody => None,
         }
     }
 
     /// Returns how far `eta` may be below the open quantile. Infinite while `eta` is unknown.
     pub fn resolution(&self) -> f64 {
         match self.state {
-            State::Found { resolution, .. } => resolution,
-            State::Searching | State::Nobody => f64::INFINITY,
+            SearchState::Found { resolution, .. } => resolution,
+            SearchState::Searching | SearchState::Nobody => f64::INFINITY,
         }
     }
 
     /// Returns the range in which the next round's quantile is expected.
     pub fn range(&self) -> LossRange {
-        let State::Found { eta, resolution } = self.state else { return self.range };
+        let SearchState::Found { eta, resolution } = self.state else { return self.range };
         let (lower, upper) = match &self.method {
             Method::Descent(descent) => descent.occupied(eta, resolution),
             Method::ByMeans(by_means) => by_means.occupied(),

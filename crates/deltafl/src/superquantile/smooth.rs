@@ -66,7 +66,7 @@ impl Smoothing {
         if theta == Conformity::FULL {
             return Some(Minimisers { least: f64::NEG_INFINITY, greatest: least_loss - self.0 });
         }
-        Some(Sweep::new(self, &worst_first(losses)).run(theta))
+        Some(TailSweep::new(self, &worst_first(losses)).run(theta))
     }
 
     /// Returns F_θ,ν = min_η F̄_θ,ν(η).
@@ -141,7 +141,7 @@ impl Minimisers {
 /// Device k enters the tail at η = F_k, its share grows with slope α_k/ν, and it is completely in
 /// the tail at F_k − ν. Between two of these points K is linear. If no device has a partial share,
 /// K is flat and equals a sum of weights.
-struct Sweep<'a> {
+struct TailSweep<'a> {
     nu: f64,
     worst_first: &'a [&'a DeviceLoss],
     /// The first `entered` devices have a share, and the first `whole` of them have their full
@@ -152,7 +152,7 @@ struct Sweep<'a> {
     whole_weight: f64,
 }
 
-impl<'a> Sweep<'a> {
+impl<'a> TailSweep<'a> {
     fn new(nu: Smoothing, worst_first: &'a [&'a DeviceLoss]) -> Self {
         Self { nu: nu.get(), worst_first, entered: 0, whole: 0, entered_weight: 0.0, whole_weight: 0.0 }
     }

@@ -1,8 +1,9 @@
-//! What the cohort of a round tells of the examples that its devices hold out, where every device keeps its figures to itself.
+//! Evaluation on the held-out examples of a cohort, for devices that keep their metrics private.
 //!
-//! The questions travel with the first sum that the round asks for anyway, so that an evaluation costs a few kilobytes and no
-//! message. The last params are those of no round: the cohort of the last round of a track is asked about them in one more sum.
-//! A device answers one evaluation per round, so that this sum has the number of the round in which the track would train next.
+//! The queries are part of the first secure sum of the round. An evaluation therefore costs a few
+//! kilobytes and no extra message. No round starts from the final params, so the cohort of the last
+//! round of a track evaluates them in one more sum. A device answers one evaluation per round, so
+//! this sum has the number of the round in which the track would train next.
 
 use std::ops::Range;
 
@@ -13,21 +14,21 @@ use crate::question::{Ask, MAX_QUERIES, Query};
 use crate::task::Task;
 use crate::terms::TrackSchedule;
 
-/// An evaluation that is to be asked for, and what it came to.
+/// The evaluation queries of a round and their sums.
 #[derive(Default)]
 pub(super) struct HeldOutQueries {
-    /// What is asked, each w once; empty when it has been, or when there is nothing to ask.
+    /// The pending queries, one for each distinct w.
     queries: Vec<Query>,
-    /// Which of them each of the tracks asks, by the number of the track.
+    /// Pairs of a track and the index of its query.
     places: Vec<(usize, usize)>,
     sums: Vec<CohortSum>,
 }
 
 impl HeldOutQueries {
-    /// What the cohort is asked about the params of some tracks; nothing unless the round evaluates.
+    /// Creates the queries for the params of some tracks. There are none unless the round evaluates.
     pub(super) fn new(plan: &Plan, tracks: &[TrackState], asking: Range<usize>, evaluates: bool) -> Self {
         let Some(task) = plan.held_out.filter(|_| evaluates) else { return Self::default() };
-        // Devices that answer for every track answer once for those that share a w.
+        // Devices that answer for every track answer once for tracks with the same w.
         let shared = plan.terms.schedule != TrackSchedule::Apart;
         let mut queries: Vec<Query> = Vec::new();
         let mut place = |track: usize| {
@@ -43,7 +44,7 @@ impl HeldOutQueries {
         Self { queries, places, sums: Vec::new() }
     }
 
-    /// The sums of some queries, and along with the first of them what is asked here.
+    /// Sums some queries together with the pending ones, and returns the sums of the former.
     pub(super) fn with(
         &mut self,
         exchange: &mut dyn Exchange,
@@ -57,14 +58,14 @@ impl HeldOutQueries {
         queries.append(&mut self.queries);
         let mut sums = exchange.secure_sum(round, &queries)?;
         self.sums.extend(sums.drain(first..).map(|sum| CohortSum {
-            // The call is that of the others.
+            // The other queries count the call.
             traffic: Traffic { sums: 0, ..sum.traffic },
             ..sum
         }));
         Ok(sums)
     }
 
-    /// Asks in a separate sum.
+    /// Sends the pending queries in a separate sum.
     pub(super) fn alone(
         &mut self,
         exchange: &mut dyn Exchange,
@@ -94,8 +95,8 @@ impl HeldOutQueries {
     }
 }
 
-/// Asks the cohort of the last round of some tracks about the params that these tracks ended with. A cohort whose aggregation
-/// fails leaves them unevaluated: the round is done.
+/// Evaluates the final params of some tracks with the cohort of their last round. If the aggregation
+/// fails, they are not evaluated, because the round is already complete.
 pub(super) fn after_the_last(
     exchange: &mut dyn Exchange,
     plan: &Plan,

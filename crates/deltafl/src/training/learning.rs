@@ -1,5 +1,5 @@
-//! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
-//! line 5).
+//! The first half of a round: each selection learns about the losses (Algorithm 2, lines 3–5;
+//! Algorithm 3, line 5).
 
 use super::held_out::HeldOutQueries;
 use super::{LossReporting, Plan, State, TrainingError};
@@ -10,26 +10,27 @@ use crate::selection::{Learned, Needs};
 use crate::superquantile::private::{LossRange, PrivateQuantile, QuantileQuery, Search};
 use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
 
-/// What the questions of a round left behind for the record.
+/// The results of the loss questions of a round, for its record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LossPhase {
     pub(super) loss: Option<f64>,
     pub(super) answered: u64,
     pub(super) traffic: Traffic,
-    /// Exact, in open mode.
+    /// The exact distribution, in open mode.
     known: Option<LossDistribution>,
-    /// Or sums.
+    /// Secure sums, in private mode.
     histograms: Vec<Histogram>,
 }
 
 impl LossPhase {
-    /// How the losses lay, where they were asked for.
+    /// Returns the distribution of the losses, or `None` if no losses were requested.
     pub(super) fn distribution(self) -> Option<LossDistribution> {
         self.known.or_else(|| LossDistribution::private(self.histograms))
     }
 }
 
-/// Lets each selection learn what it needs of the losses (Algorithm 2, lines 4–5; Algorithm 3, line 5).
+/// Passes the losses, or secure sums of them, to each selection that needs them (Algorithm 2, lines
+/// 4–5; Algorithm 3, line 5).
 pub(super) fn learn(
     exchange: &mut dyn Exchange,
     plan: &Plan,
@@ -52,7 +53,7 @@ pub(super) fn learn(
     }
     let (seeking, searching) = (open.len(), searches.len());
     match reporting {
-        // Where devices tell their losses, they tell them under every model.
+        // Devices that report losses report them for every model.
         LossReporting::All if seeking > 0 => open.extend(idle.into_iter().map(|i| (i, false))),
         LossReporting::All => {
             let range = searches.first().map_or_else(LossRange::default, |(_, search)| search.range());
@@ -78,7 +79,7 @@ pub(super) fn learn(
                 (reporting != LossReporting::None).then(|| LossDistribution::open(&losses)).flatten();
         }
     }
-    let mut asked = Asked { searches: &mut searches, phases: &mut phases, reporting, held_out };
+    let mut asked = LossRequests { searches: &mut searches, phases: &mut phases, reporting, held_out };
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
@@ -87,14 +88,15 @@ pub(super) fn learn(
     Ok(phases)
 }
 
-/// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
+/// Creates a search around the median for a track that needs no quantile. Its histograms are only
+/// reported.
 fn median_search(range: &LossRange) -> Search {
     let half = Conformity::try_from(0.5).expect("one half is a level");
     Search::new(PrivateQuantile::TwoLevel, half, None, range)
 }
 
-/// What is asked in secure sums of losses, and what is noted of them.
-struct Asked<'a> {
+/// The searches of a round and the phases that record their sums.
+struct LossRequests<'a> {
     /// The track of each search.
     searches: &'a mut [(usize, Search)],
     phases: &'a mut [LossPhase],
@@ -102,12 +104,13 @@ struct Asked<'a> {
     held_out: &'a mut HeldOutQueries,
 }
 
-/// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
+/// Runs the private quantile searches of all tracks in parallel: one secure sum serves one step of
+/// each.
 fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    Asked { searches, phases, reporting, held_out }: &mut Asked<'_>,
+    LossRequests { searches, phases, reporting, held_out }: &mut LossRequests<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();

@@ -114,9 +114,9 @@ impl<T: KeyType> KeyType for OneOrMore<T> {
 
 /// The names of the variants of an enum, which it passes to its deserializer.
 fn variants<'de, T: Deserialize<'de>>() -> KeyKind {
-    struct Recorder<'a>(&'a mut &'static [&'static str]);
+    struct VariantNames<'a>(&'a mut &'static [&'static str]);
 
-    impl<'de> Deserializer<'de> for Recorder<'_> {
+    impl<'de> Deserializer<'de> for VariantNames<'_> {
         type Error = serde::de::value::Error;
 
         fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
@@ -141,6 +141,6 @@ fn variants<'de, T: Deserialize<'de>>() -> KeyKind {
 
     let mut names: &[&str] = &[];
     // The error is expected: only the names are of interest.
-    let _ = T::deserialize(Recorder(&mut names));
+    let _ = T::deserialize(VariantNames(&mut names));
     KeyKind::words(names.iter().copied())
 }

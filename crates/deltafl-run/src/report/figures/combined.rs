@@ -4,7 +4,7 @@ use super::super::headline::best_level;
 use super::super::results::{Measured, RunResults};
 use super::chart::Chart;
 use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms, tail_sizes};
-use super::{Layout, Plan};
+use super::{FigureLayout, FigurePlan};
 
 /// A pair and its charts.
 pub(super) struct FigureRow {
@@ -17,7 +17,7 @@ type Charts = fn(&RunResults) -> Vec<Chart>;
 
 /// Returns the combined figures. There are none for a single pair, whose own figures are
 /// sufficient.
-pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
+pub(super) fn combined(runs: &[RunResults]) -> Vec<FigurePlan> {
     let pairs = pairs(runs);
     if pairs.len() < 2 {
         return Vec::new();
@@ -31,7 +31,8 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
     let plan = |(name, charts): (&str, Charts)| {
         let row = |run: &&RunResults| FigureRow { title: title(run), charts: charts(run) };
         let rows: Vec<FigureRow> = pairs.iter().map(row).filter(|row| !row.charts.is_empty()).collect();
-        (!rows.is_empty()).then(|| Plan { name: name.to_owned(), layout: Layout::ChartGrid(rows) })
+        (!rows.is_empty())
+            .then(|| FigurePlan { name: name.to_owned(), layout: FigureLayout::ChartGrid(rows) })
     };
     figures.into_iter().filter_map(plan).collect()
 }

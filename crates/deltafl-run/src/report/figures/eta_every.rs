@@ -8,10 +8,10 @@ use super::super::tables::measures;
 use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, edges, file_name, heights};
 use super::palette::{Look, look};
-use super::{Layout, Plan};
+use super::{FigureLayout, FigurePlan};
 
 /// A track of a run.
-struct Entry<'a> {
+struct TrackPeriod<'a> {
     /// T_η.
     every: u64,
     measured: &'a Measured,
@@ -23,16 +23,16 @@ struct Level<'a> {
     theta: f64,
     /// Whether η is fixed as in the paper, instead of monitored.
     fixed: bool,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<TrackPeriod<'a>>,
 }
 
 /// Returns a figure for each measure in which tracks of one level differ in T_η. Empty if there are
 /// no such tracks.
-pub(super) fn eta_every(runs: &[RunResults]) -> Vec<Plan> {
+pub(super) fn eta_every(runs: &[RunResults]) -> Vec<FigurePlan> {
     measures(runs.iter()).into_iter().filter_map(|measure| of_measure(runs, measure)).collect()
 }
 
-fn of_measure(runs: &[RunResults], measure: ReportMeasure) -> Option<Plan> {
+fn of_measure(runs: &[RunResults], measure: ReportMeasure) -> Option<FigurePlan> {
     let levels = levels(runs, measure);
     let mut layers = Vec::new();
     for (i, level) in levels.iter().enumerate() {
@@ -44,7 +44,7 @@ fn of_measure(runs: &[RunResults], measure: ReportMeasure) -> Option<Plan> {
     let x = ChartAxis::around("rounds between two settings of η", every);
     let chart = Chart { x, y: ChartAxis::around(measure.axis(), heights(&layers)), layers };
     let name = format!("eta-every-{}", file_name(measure));
-    (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
+    (!levels.is_empty()).then(|| FigurePlan { name, layout: FigureLayout::Stack(vec![chart]) })
 }
 
 /// Returns the levels with tracks of several T_η, in descending order. Fixed and monitored η are
@@ -58,7 +58,7 @@ fn levels(runs: &[RunResults], measure: ReportMeasure) -> Vec<Level<'_>> {
                 if track.eta_every > 1 && track.eta_fixed != fixed {
                     continue;
                 }
-                let entry = Entry { every: track.eta_every, measured, track: t };
+                let entry = TrackPeriod { every: track.eta_every, measured, track: t };
                 let same = |level: &&mut Level<'_>| {
                     level.theta.total_cmp(&track.theta).is_eq() && level.fixed == fixed
                 };
@@ -80,7 +80,8 @@ fn levels(runs: &[RunResults], measure: ReportMeasure) -> Vec<Level<'_>> {
 fn curve(level: &Level<'_>, column: usize, look: Look, measure: ReportMeasure) -> Vec<Layer> {
     let shown = measure.display_scale();
     let rule = if level.fixed { ", fixed" } else { "" };
-    let over = |entry: &Entry<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));
+    let over =
+        |entry: &TrackPeriod<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));
     let points: Vec<(f64, OverSeeds)> = level.entries.iter().map(over).collect();
     let band: Option<Vec<_>> = points.iter().map(|&(x, over)| edges(x, over, shown)).collect();
     let line = Layer::Line {

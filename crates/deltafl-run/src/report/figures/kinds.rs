@@ -9,7 +9,7 @@ use super::super::spread::DeviceSpread;
 use super::bins::HistogramBins;
 use super::chart::{Chart, ChartAxis, Layer, MarkPlace};
 use super::palette::{Look, look};
-use super::{Layout, Plan};
+use super::{FigureLayout, FigurePlan};
 use crate::text_table;
 
 /// Important columns of the tables.
@@ -17,7 +17,7 @@ pub(super) const MEAN: usize = 0;
 pub(super) const TAIL: usize = 1 + measure::TAIL;
 
 /// Returns the figures of one run.
-pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
+pub(super) fn of_run(run: &RunResults) -> Vec<FigurePlan> {
     let mut plans = Vec::new();
     for measured in &run.measured {
         let key = file_name(measured.measure);
@@ -52,8 +52,8 @@ pub(super) fn file_name(measure: ReportMeasure) -> String {
     measure.key().replace('_', "-")
 }
 
-fn stack(name: String, charts: Vec<Chart>) -> Plan {
-    Plan { name, layout: Layout::Stack(charts) }
+fn stack(name: String, charts: Vec<Chart>) -> FigurePlan {
+    FigurePlan { name, layout: FigureLayout::Stack(charts) }
 }
 
 /// A value through which no line is drawn.

@@ -6,14 +6,14 @@ use super::super::tables::measures;
 use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, file_name, heights};
 use super::palette::{Look, look};
-use super::{Layout, Plan};
+use super::{FigureLayout, FigurePlan};
 
 /// Returns a figure for each measure: the tail percentile above, the mean below. Each track has a
 /// line through the runs that contain it.
-pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<Plan> {
-    let plan = |measure: ReportMeasure| Plan {
+pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<FigurePlan> {
+    let plan = |measure: ReportMeasure| FigurePlan {
         name: format!("runs-{}", file_name(measure)),
-        layout: Layout::Stack([TAIL, MEAN].map(|column| chart(runs, measure, column)).into()),
+        layout: FigureLayout::Stack([TAIL, MEAN].map(|column| chart(runs, measure, column)).into()),
     };
     measures(runs.iter()).into_iter().map(plan).collect()
 }

@@ -12,7 +12,7 @@ use super::super::headline::best_level;
 use super::super::results::{Distribution, Measured, RunResults};
 use super::super::spread::DeviceSpread;
 use super::devices::{DEVICE_VALUES, Devices};
-use super::numbers::{Array, Numbers};
+use super::numbers::{Array, PageNumbers};
 
 /// The page's data, as text.
 pub(super) struct PageData {
@@ -24,13 +24,13 @@ pub(super) struct PageData {
 
 #[derive(Serialize)]
 struct Page {
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
 }
 
 #[derive(Serialize)]
-struct Run {
+struct PageRun {
     name: String,
-    tracks: Vec<Track>,
+    tracks: Vec<PageTrack>,
     baseline: usize,
     /// The track of the headline.
     best: usize,
@@ -39,7 +39,7 @@ struct Run {
     /// Secure-aggregation calls: track by track, a number per frame.
     calls: Array,
     cohort: usize,
-    measures: Vec<ReportMeasure>,
+    measures: Vec<PageMeasure>,
     /// The error of each class, if classes have names.
     classes: Option<Classes>,
     /// Minimum and maximum size of the cohorts that sent histograms, if devices send no individual
@@ -52,14 +52,16 @@ struct Run {
 }
 
 #[derive(Serialize)]
-struct Track {
+struct PageTrack {
     label: String,
+    /// The kind of the algorithm.
+    algorithm: String,
     theta: f64,
     eta_every: u64,
 }
 
 #[derive(Serialize)]
-struct ReportMeasure {
+struct PageMeasure {
     key: String,
     name: String,
     axis: String,
@@ -79,12 +81,12 @@ struct ReportMeasure {
     /// Frame by track by (mean, percentiles…) by (lower, upper), if values are known only by their
     /// bounds.
     bounds: Option<Array>,
-    histogram: Histogram,
+    histogram: PageHistogram,
     devices: Devices,
 }
 
 #[derive(Serialize)]
-struct Histogram {
+struct PageHistogram {
     from: f64,
     step: f64,
     bins: usize,
@@ -102,7 +104,7 @@ struct Histogram {
 
 /// Collects the data of the page.
 pub(super) fn page_data(runs: &[RunResults]) -> PageData {
-    let mut numbers = Numbers::default();
+    let mut numbers = PageNumbers::default();
     let measures: usize = runs.iter().map(|run| run.measured.len()).sum();
     let budget = DEVICE_VALUES / measures.max(1);
     let runs = runs.iter().map(|run| run_data(run, budget, &mut numbers)).collect();
@@ -112,16 +114,17 @@ pub(super) fn page_data(runs: &[RunResults]) -> PageData {
     PageData { json: json.replace('<', "\\u003c"), numbers: numbers.encoded() }
 }
 
-fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
-    let track = |t: &super::super::tracks::TrackInfo| Track {
+fn run_data(run: &RunResults, budget: usize, numbers: &mut PageNumbers) -> PageRun {
+    let track = |t: &super::super::tracks::TrackInfo| PageTrack {
         label: t.label.clone(),
+        algorithm: t.algorithm.clone(),
         theta: t.theta,
         eta_every: t.eta_every,
     };
     let sizes = |track: &Vec<super::super::results::TailSize>| -> Vec<f64> {
         track.iter().flat_map(|k| [k.round as f64, k.mean, k.min, k.max]).collect()
     };
-    Run {
+    PageRun {
         name: run.name.clone(),
         tracks: run.tracks.iter().map(track).collect(),
         baseline: run.baseline,
@@ -142,7 +145,7 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
     }
 }
 
-fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> ReportMeasure {
+fn measure_data(measured: &Measured, budget: usize, numbers: &mut PageNumbers) -> PageMeasure {
     let measure = measured.measure;
     let distributions = || measured.frames.iter().flatten();
     let objective = distributions().all(|distribution| distribution.objective().is_some());
@@ -155,7 +158,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Re
     let bins = HistogramBins::over(spreads.iter().flat_map(DeviceSpread::values));
     let heights: Vec<f64> = spreads.iter().flat_map(|spread| spread.heights(&bins)).collect();
     let marks: Vec<f64> = spreads.iter().flat_map(|spread| [spread.figures.mean, spread.tail()]).collect();
-    ReportMeasure {
+    PageMeasure {
         key: measure.key(),
         name: measure.name(),
         axis: measure.axis(),
@@ -169,7 +172,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Re
         objective,
         figures: numbers.f64s(&figures),
         bounds: (!bounds.is_empty()).then(|| numbers.f64s(&bounds)),
-        histogram: Histogram {
+        histogram: PageHistogram {
             from: bins.from,
             step: bins.step,
             bins: bins.count,

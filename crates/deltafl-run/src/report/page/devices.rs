@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use super::super::results::Measured;
-use super::numbers::{Array, Numbers};
+use super::numbers::{Array, PageNumbers};
 
 /// The number of device values in a page, over all runs: about 2 MB.
 pub(super) const DEVICE_VALUES: usize = 1_200_000;
@@ -31,7 +31,7 @@ pub(super) struct Devices {
 
 impl Devices {
     /// Returns an empty table for devices that sent only sums.
-    fn unknown(numbers: &mut Numbers) -> Self {
+    fn unknown(numbers: &mut PageNumbers) -> Self {
         Self {
             all: 0,
             ids: Vec::new(),
@@ -44,7 +44,7 @@ impl Devices {
     }
 
     /// Returns the values of a measure within a budget.
-    pub(super) fn new(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Self {
+    pub(super) fn new(measured: &Measured, budget: usize, numbers: &mut PageNumbers) -> Self {
         if measured.devices.is_empty() {
             return Self::unknown(numbers);
         }

@@ -14,7 +14,7 @@ use serde::Serialize;
 /// An array of the block, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Array {
-    kind: Kind,
+    kind: NumberKind,
     /// The offset in bytes, a multiple of 8 because typed arrays in the browser must be aligned.
     offset: usize,
     length: usize,
@@ -22,7 +22,7 @@ pub(super) struct Array {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum NumberKind {
     F64,
     F32,
     U16,
@@ -30,22 +30,22 @@ enum Kind {
 
 /// Concatenated arrays.
 #[derive(Default)]
-pub(super) struct Numbers(Vec<u8>);
+pub(super) struct PageNumbers(Vec<u8>);
 
-impl Numbers {
+impl PageNumbers {
     pub(super) fn f64s(&mut self, values: &[f64]) -> Array {
-        self.push(Kind::F64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
+        self.push(NumberKind::F64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
     }
 
     pub(super) fn f32s(&mut self, values: &[f32]) -> Array {
-        self.push(Kind::F32, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
+        self.push(NumberKind::F32, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
     }
 
     pub(super) fn u16s(&mut self, values: &[u16]) -> Array {
-        self.push(Kind::U16, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
+        self.push(NumberKind::U16, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
     }
 
-    fn push(&mut self, kind: Kind, length: usize, bytes: impl Iterator<Item = u8>) -> Array {
+    fn push(&mut self, kind: NumberKind, length: usize, bytes: impl Iterator<Item = u8>) -> Array {
         let offset = self.0.len().next_multiple_of(8);
         self.0.resize(offset, 0);
         self.0.extend(bytes);
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn arrays_are_aligned() {
-        let mut numbers = Numbers::default();
-        assert_eq!(numbers.u16s(&[1, 2, 3]), Array { kind: Kind::U16, offset: 0, length: 3 });
-        assert_eq!(numbers.f64s(&[0.5]), Array { kind: Kind::F64, offset: 8, length: 1 });
-        assert_eq!(numbers.u16s(&[7]), Array { kind: Kind::U16, offset: 16, length: 1 });
+        let mut numbers = PageNumbers::default();
+        assert_eq!(numbers.u16s(&[1, 2, 3]), Array { kind: NumberKind::U16, offset: 0, length: 3 });
+        assert_eq!(numbers.f64s(&[0.5]), Array { kind: NumberKind::F64, offset: 8, length: 1 });
+        assert_eq!(numbers.u16s(&[7]), Array { kind: NumberKind::U16, offset: 16, length: 1 });
     }
 }

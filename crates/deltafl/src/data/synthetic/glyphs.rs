@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use self::hand::{Hand, Manner, Sheet};
+use self::hand::{DrawingBuffer, Hand, Manner};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
 use super::weighted::Weighted;
@@ -51,7 +51,7 @@ impl Default for Glyphs {
 }
 
 /// The images of one writer.
-struct Writer {
+struct WriterImages {
     id: String,
     images: Vec<u8>,
     labels: Vec<u32>,
@@ -63,32 +63,39 @@ impl Glyphs {
         let devices = self.devices.get();
         let manners: Vec<Manner> = (0..devices).map(|device| self.manner(device)).collect();
         let splits = assign_splits(self.seed, &manners, self.train);
-        let writers: Vec<Writer> = (0..devices).into_par_iter().map(|device| self.writer(device)).collect();
+        let writers: Vec<WriterImages> =
+            (0..devices).into_par_iter().map(|device| self.writer(device)).collect();
         let mut builder = FederationBuilder::new("glyphs", InputKind::Bytes { dim: SIDE * SIDE }, CLASSES);
         for (writer, split) in writers.iter().zip(splits) {
             builder
                 .push(&writer.id, split, DeviceExamples::Bytes(&writer.images), &writer.labels)
                 .expect("a writer has images and an identity of its own");
         }
-        builder.build()
+        // The identity of a writer contains the manner, so the groups follow from the identities.
+        let group = |(writer, manner): (&Writer, &Manner)| {
+            let name = manner.suffix().trim_start_matches('-');
+            (writer.id.clone(), if name.is_empty() { "usual" } else { name }.to_owned())
+        };
+        let groups: Vec<(String, String)> = writers.iter().zip(&manners).map(group).collect();
+        builder.build().with_derived_groups(groups).expect("every writer has one of four manners")
     }
 
     fn manner(&self, device: u32) -> Manner {
         odd_rank(self.odd, device).map_or(Manner::Usual, |rank| Manner::ODD[rank % Manner::ODD.len()])
     }
 
-    fn writer(&self, device: u32) -> Writer {
+    fn writer(&self, device: u32) -> WriterImages {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
         let manner = self.manner(device);
         let hand = Hand::new(manner, &mut stream);
         let count = self.examples.draw(0.7, &mut stream) as usize;
         let labels = labels(count, &mut stream);
         let mut images = vec![0; count * SIDE * SIDE];
-        let mut sheet = Sheet::default();
+        let mut sheet = DrawingBuffer::default();
         for (image, &label) in images.chunks_exact_mut(SIDE * SIDE).zip(&labels) {
             hand.draw(label as usize, &mut sheet, &mut stream, image);
         }
-        Writer { id: format!("w{device:05}{}", manner.suffix()), images, labels }
+        WriterImages { id: format!("w{device:05}{}", manner.suffix()), images, labels }
     }
 }
 
@@ -130,7 +137,7 @@ mod tests {
     fn the_draw_of_a_seed_never_changes() {
         let mut hasher = blake3::Hasher::new();
         for device in 0..4 {
-            let Writer { id, images, labels } = small().writer(device);
+            let WriterImages { id, images, labels } = small().writer(device);
             hasher.update(id.as_bytes()).update(&images);
             labels.iter().for_each(|label| _ = hasher.update(&label.to_le_bytes()));
         }

@@ -25,7 +25,7 @@
 use super::super::{Conformity, DeviceLoss, kept_mass};
 use super::bins::Bins;
 use super::loss_range::LossRange;
-use super::{QuantileQuery, State, whole_weight};
+use super::{QuantileQuery, SearchState, whole_weight};
 
 /// The three sums: Σ β_k (x_k − μ), Σ β_k·floor and Σ α_k.
 pub(super) const ANSWER_LEN: usize = 3;
@@ -100,10 +100,10 @@ impl ByMeans {
         QuantileQuery::MeanStep { mu: self.mu, floor: self.floor }
     }
 
-    pub(super) fn take(&mut self, sum: &[u64]) -> State {
-        let &[pull, beta, alpha] = sum else { return State::Nobody };
+    pub(super) fn take(&mut self, sum: &[u64]) -> SearchState {
+        let &[pull, beta, alpha] = sum else { return SearchState::Nobody };
         if alpha == 0 {
-            return State::Nobody;
+            return SearchState::Nobody;
         }
         self.sums += 1;
         let (alpha, beta) = (alpha as f64, (beta as f64 / ONE).max(1.0 / ONE));
@@ -120,7 +120,7 @@ impl ByMeans {
         let last = self.mu;
         self.step(mean_step);
         let moved = (self.mu - last).abs() > 0.0;
-        if moved { State::Searching } else { self.ended() }
+        if moved { SearchState::Searching } else { self.ended() }
     }
 
     fn set_scale(&mut self, scale: f64) {
@@ -164,10 +164,10 @@ impl ByMeans {
         if up { self.mu + stride } else { self.mu - stride }
     }
 
-    fn ended(&self) -> State {
+    fn ended(&self) -> SearchState {
         let eta = self.rising.map_or(f64::MIN, |rising| rising - ROUNDING * self.floor);
         // Devices that dropped out between two sums may have reversed the bounds.
-        State::Found { eta, resolution: self.gap().max(0.0) + 2.0 * ROUNDING * self.floor }
+        SearchState::Found { eta, resolution: self.gap().max(0.0) + 2.0 * ROUNDING * self.floor }
     }
 
     /// Returns the interval of most of the weight, estimated from the spread about μ.

@@ -8,7 +8,7 @@ use super::super::smooth::Smoothing;
 use super::super::{Conformity, DeviceLoss, kept_mass, quantile};
 use super::bins::Bins;
 use super::loss_range::LossRange;
-use super::{QuantileQuery, State};
+use super::{QuantileQuery, SearchState};
 
 /// The share of the weight that may be outside the next round's range at either end, so that an
 /// outlier does not reduce the resolution of the others.
@@ -19,7 +19,7 @@ const WIDENING: f64 = 16.0;
 
 /// A descent through levels of bins.
 #[derive(Clone, Debug)]
-pub(super) struct Descent {
+pub(super) struct BinDescent {
     theta: Conformity,
     /// ν, if the tail is smoothed.
     nu: Option<Smoothing>,
@@ -36,7 +36,7 @@ pub(super) struct Descent {
     few_above: Option<f64>,
 }
 
-impl Descent {
+impl BinDescent {
     /// Creates a descent over `range` through `levels` levels of `count` bins.
     pub(super) fn new(
         theta: Conformity,
@@ -68,12 +68,12 @@ impl Descent {
     ///
     /// Devices may drop out between two sums, and the remaining ones may have a different quantile.
     /// The search then ends at the nearest edge of the bins that the previous sum selected.
-    pub(super) fn take(&mut self, histogram: &[u64]) -> State {
+    pub(super) fn take(&mut self, histogram: &[u64]) -> SearchState {
         self.note_tails(histogram);
         if let Some(nu) = self.nu {
             return self.take_smoothed(nu, histogram);
         }
-        let Some(place) = quantile_place(self.theta, histogram) else { return State::Nobody };
+        let Some(place) = quantile_place(self.theta, histogram) else { return SearchState::Nobody };
         let resolution = self.bins.upper() - self.bins.lower();
         if place == 0 {
             if self.lower_known { found(self.bins.lower(), resolution) } else { self.look_below() }
@@ -89,7 +89,7 @@ impl Descent {
     /// A loss is known up to its bin. At the middle of its bin, no loss is off by more than half a
     /// bin, and neither is η. The next level covers the interval [η, η + ν] in which devices have
     /// partial shares, with an extra bin on either side.
-    fn take_smoothed(&mut self, nu: Smoothing, histogram: &[u64]) -> State {
+    fn take_smoothed(&mut self, nu: Smoothing, histogram: &[u64]) -> SearchState {
         let losses = self.losses_of(nu, histogram);
         let total: f64 = losses.iter().map(DeviceLoss::weight).sum();
         let (below, above) = (histogram[0] as f64, histogram[histogram.len() - 1] as f64);
@@ -100,7 +100,7 @@ impl Descent {
         if total - below < kept && !self.lower_known {
             return self.look_below();
         }
-        let Some(minimisers) = nu.minimisers(self.theta, &losses) else { return State::Nobody };
+        let Some(minimisers) = nu.minimisers(self.theta, &losses) else { return SearchState::Nobody };
         let (eta, width) = (minimisers.eta(), self.bins.edge(1) - self.bins.edge(0));
         self.levels_left -= 1;
         if self.levels_left == 0 || !self.look_between(eta - width, eta + nu.get() + width) {
@@ -108,7 +108,7 @@ impl Descent {
         }
         self.lower_known = true;
         self.upper_known = true;
-        State::Searching
+        SearchState::Searching
     }
 
     /// Returns the losses of a histogram, each in the middle of its bin. Losses outside are placed
@@ -127,7 +127,7 @@ impl Descent {
         histogram.iter().enumerate().filter_map(device).collect()
     }
 
-    fn look_inside(&mut self, place: usize) -> State {
+    fn look_inside(&mut self, place: usize) -> SearchState {
         let (lower, upper) = self.bins.edges_at(place);
         self.levels_left -= 1;
         if self.levels_left == 0 || !self.look_between(lower, upper) {
@@ -135,27 +135,27 @@ impl Descent {
         }
         self.lower_known = true;
         self.upper_known = true;
-        State::Searching
+        SearchState::Searching
     }
 
-    fn look_below(&mut self) -> State {
+    fn look_below(&mut self) -> SearchState {
         let upper = self.bins.lower();
         let lower = (upper - self.widen()).max(-Bins::LIMIT);
         if !self.look_between(lower, upper) {
             return found(f64::MIN, f64::INFINITY);
         }
         self.upper_known = true;
-        State::Searching
+        SearchState::Searching
     }
 
-    fn look_above(&mut self) -> State {
+    fn look_above(&mut self) -> SearchState {
         let lower = self.bins.upper();
         let upper = (lower + self.widen()).min(Bins::LIMIT);
         if !self.look_between(lower, upper) {
             return found(lower, f64::INFINITY);
         }
         self.lower_known = true;
-        State::Searching
+        SearchState::Searching
     }
 
     /// Returns the width of the next search outside the range: 16 times that of the last, then 32,
@@ -196,8 +196,8 @@ impl Descent {
     }
 }
 
-fn found(eta: f64, resolution: f64) -> State {
-    State::Found { eta, resolution }
+fn found(eta: f64, resolution: f64) -> SearchState {
+    SearchState::Found { eta, resolution }
 }
 
 /// Returns the place of the (1−θ)-quantile by the rule of the open quantile, applied to places.

@@ -9,7 +9,7 @@
 //! Most hands are similar. A minority writes in one of three other styles: letters that lean
 //! backwards, turned paper, or a heavy pen.
 
-use super::pen::{Point, SIDE, Trace};
+use super::pen::{PenPoint, SIDE, Trace};
 use super::strokes::{self, CLASSES, Knot, MAX_KNOTS};
 use crate::stream::Stream;
 
@@ -61,21 +61,21 @@ pub(super) struct Hand {
     /// The standard deviation of a chord's end, in pixels.
     tremor: f32,
     /// The writer's offset of letters from the centre, in pixels.
-    drift: Point,
+    drift: PenPoint,
     /// The writer's shape of each class, and its deviation from the skeleton.
-    letters: Vec<Letter>,
+    letters: Vec<WriterLetter>,
 }
 
 /// A writer's version of one class.
 #[derive(Debug)]
-struct Letter {
+struct WriterLetter {
     shape: usize,
-    offsets: [Point; MAX_KNOTS],
+    offsets: [PenPoint; MAX_KNOTS],
 }
 
 /// Memory for one drawing, reused.
 #[derive(Debug, Default)]
-pub(super) struct Sheet {
+pub(super) struct DrawingBuffer {
     knots: Vec<Knot>,
     trace: Trace,
 }
@@ -93,7 +93,7 @@ impl Hand {
             ink: normal(0.95, 0.05).clamp(0.75, 1.0),
             jitter: normal(2.0, 0.5).clamp(1.0, 4.0),
             tremor: normal(0.10, 0.03).clamp(0.02, 0.25),
-            drift: Point { x: normal(0.0, 0.3), y: normal(0.0, 0.3) },
+            drift: PenPoint { x: normal(0.0, 0.3), y: normal(0.0, 0.3) },
             letters: Vec::new(),
         };
         match manner {
@@ -107,12 +107,18 @@ impl Hand {
             }
         }
         let (usual, own) = if manner == Manner::Usual { (0.92, 1.5) } else { (0.85, 2.2) };
-        hand.letters = (0..CLASSES).map(|class| Letter::new(class, usual, own, stream)).collect();
+        hand.letters = (0..CLASSES).map(|class| WriterLetter::new(class, usual, own, stream)).collect();
         hand
     }
 
     /// Draws a symbol of a class with this hand.
-    pub(super) fn draw(&self, class: usize, sheet: &mut Sheet, stream: &mut Stream, image: &mut [u8]) {
+    pub(super) fn draw(
+        &self,
+        class: usize,
+        sheet: &mut DrawingBuffer,
+        stream: &mut Stream,
+        image: &mut [u8],
+    ) {
         let letter = &self.letters[class];
         sheet.trace.clear();
         let mut offsets = letter.offsets.iter();
@@ -137,29 +143,32 @@ impl Hand {
         let slant = self.slant + normal(0.05);
         let height = self.height * (1.0 + normal(0.05)) / 100.0;
         let width = height * self.aspect * (1.0 + normal(0.05));
-        let drift = Point { x: self.drift.x + normal(0.5), y: self.drift.y + normal(0.5) };
+        let drift = PenPoint { x: self.drift.x + normal(0.5), y: self.drift.y + normal(0.5) };
         trace.map(|point| {
             let (x, y) = (width * point.x - slant * height * point.y, height * point.y);
-            Point { x: cos * x - sin * y, y: sin * x + cos * y }
+            PenPoint { x: cos * x - sin * y, y: sin * x + cos * y }
         });
-        trace.map(|point| Point { x: point.x + normal(self.tremor), y: point.y + normal(self.tremor) });
+        trace.map(|point| PenPoint { x: point.x + normal(self.tremor), y: point.y + normal(self.tremor) });
 
         let (low, high) = trace.bounds();
         // As in EMNIST, no ink is near the border: a letter that is too large is drawn smaller.
         let room = SIDE as f32 - 2.0 * (MARGIN + self.pen);
         let scale = (room / (high.x - low.x).max(high.y - low.y)).min(1.0);
-        let middle = Point { x: 0.5 * (low.x + high.x), y: 0.5 * (low.y + high.y) };
+        let middle = PenPoint { x: 0.5 * (low.x + high.x), y: 0.5 * (low.y + high.y) };
         let slack = |low: f32, high: f32| 0.5 * (room - scale * (high - low));
         let within = |drift: f32, slack: f32| SIDE as f32 / 2.0 + drift.clamp(-slack, slack);
         let (x, y) = (within(drift.x, slack(low.x, high.x)), within(drift.y, slack(low.y, high.y)));
-        trace.map(|point| Point { x: x + scale * (point.x - middle.x), y: y + scale * (point.y - middle.y) });
+        trace.map(|point| PenPoint {
+            x: x + scale * (point.x - middle.x),
+            y: y + scale * (point.y - middle.y),
+        });
     }
 }
 
 /// The number of white pixels at the border.
 const MARGIN: f32 = 2.5;
 
-impl Letter {
+impl WriterLetter {
     /// Draws the usual shape with probability `usual`, with knots moved by a deviation `own`.
     fn new(class: usize, usual: f64, own: f32, stream: &mut Stream) -> Self {
         let others = strokes::shapes(class).len() as u64 - 1;
@@ -169,6 +178,6 @@ impl Letter {
             _ => 1 + stream.below(others) as usize,
         };
         let mut offset = || own * stream.normal() as f32;
-        Self { shape, offsets: std::array::from_fn(|_| Point { x: offset(), y: offset() }) }
+        Self { shape, offsets: std::array::from_fn(|_| PenPoint { x: offset(), y: offset() }) }
     }
 }

@@ -10,7 +10,7 @@ const PIECES: usize = 4;
 
 /// A point on the paper, in pixels. y grows downwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Point {
+pub(super) struct PenPoint {
     pub(super) x: f32,
     pub(super) y: f32,
 }
@@ -18,7 +18,7 @@ pub(super) struct Point {
 /// The curve of the pen as chords.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    points: Vec<Point>,
+    points: Vec<PenPoint>,
     /// The end of each stroke in `points`.
     ends: Vec<usize>,
 }
@@ -34,7 +34,7 @@ impl Trace {
     pub(super) fn stroke(&mut self, knots: &[Knot], closed: bool) {
         let n = knots.len();
         let corner = |i: usize| knots[i].corner || (!closed && (i == 0 || i + 1 == n));
-        let at = |i: usize| Point { x: knots[i % n].x, y: knots[i % n].y };
+        let at = |i: usize| PenPoint { x: knots[i % n].x, y: knots[i % n].y };
         let spans = if closed { n } else { n - 1 };
         self.points.push(at(0));
         for i in 0..spans {
@@ -50,17 +50,17 @@ impl Trace {
     }
 
     /// Moves every point.
-    pub(super) fn map(&mut self, mut f: impl FnMut(Point) -> Point) {
+    pub(super) fn map(&mut self, mut f: impl FnMut(PenPoint) -> PenPoint) {
         self.points.iter_mut().for_each(|point| *point = f(*point));
     }
 
     /// Returns the smallest and the largest coordinates.
-    pub(super) fn bounds(&self) -> (Point, Point) {
+    pub(super) fn bounds(&self) -> (PenPoint, PenPoint) {
         let first = self.points.first().copied().unwrap_or_default();
         self.points.iter().fold((first, first), |(low, high), point| {
             (
-                Point { x: low.x.min(point.x), y: low.y.min(point.y) },
-                Point { x: high.x.max(point.x), y: high.y.max(point.y) },
+                PenPoint { x: low.x.min(point.x), y: low.y.min(point.y) },
+                PenPoint { x: high.x.max(point.x), y: high.y.max(point.y) },
             )
         })
     }
@@ -84,7 +84,7 @@ impl Trace {
     }
 }
 
-impl Point {
+impl PenPoint {
     /// Returns the reflection of `other` at `self`.
     fn mirrored_at(self, other: Self) -> Self {
         Self { x: 2.0 * self.x - other.x, y: 2.0 * self.y - other.y }
@@ -92,7 +92,7 @@ impl Point {
 }
 
 /// Returns the point at t ∈ [0, 1] between the second and the third of four knots.
-fn catmull_rom(p: [Point; 4], t: f32) -> Point {
+fn catmull_rom(p: [PenPoint; 4], t: f32) -> PenPoint {
     let (t2, t3) = (t * t, t * t * t);
     let weights = [
         0.5 * (-t3 + 2.0 * t2 - t),
@@ -100,14 +100,14 @@ fn catmull_rom(p: [Point; 4], t: f32) -> Point {
         0.5 * (-3.0 * t3 + 4.0 * t2 + t),
         0.5 * (t3 - t2),
     ];
-    p.iter().zip(weights).fold(Point::default(), |sum, (point, weight)| Point {
+    p.iter().zip(weights).fold(PenPoint::default(), |sum, (point, weight)| PenPoint {
         x: sum.x + weight * point.x,
         y: sum.y + weight * point.y,
     })
 }
 
 /// Lowers the squared distance of the pixels within `reach` of the chord from a to b.
-fn mark(a: Point, b: Point, reach: f32, nearest: &mut [f32; SIDE * SIDE]) {
+fn mark(a: PenPoint, b: PenPoint, reach: f32, nearest: &mut [f32; SIDE * SIDE]) {
     let pixels = |low: f32, high: f32| {
         let first = (low - reach).floor().clamp(0.0, SIDE as f32) as usize;
         let last = (high + reach).ceil().clamp(0.0, SIDE as f32) as usize;
@@ -158,6 +158,6 @@ mod tests {
     fn a_curve_passes_through_its_knots() {
         let mut trace = Trace::default();
         trace.stroke(&[knot(5.0, 5.0), knot(20.0, 7.0), knot(9.0, 20.0)], false);
-        assert!(trace.points.contains(&Point { x: 20.0, y: 7.0 }));
+        assert!(trace.points.contains(&PenPoint { x: 20.0, y: 7.0 }));
     }
 }

@@ -25,7 +25,7 @@ pub(super) const MAX_KNOTS: usize = 32;
 
 /// One way to write a symbol.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
+pub(super) struct SymbolShape {
     pub(super) strokes: Vec<Stroke>,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Knot {
 }
 
 /// Returns the shapes of a class.
-pub(super) fn shapes(class: usize) -> &'static [Shape] {
-    static TABLE: LazyLock<Vec<Vec<Shape>>> = LazyLock::new(|| {
-        SHAPES.iter().map(|shapes| shapes.iter().map(|text| Shape::parse(text)).collect()).collect()
+pub(super) fn shapes(class: usize) -> &'static [SymbolShape] {
+    static TABLE: LazyLock<Vec<Vec<SymbolShape>>> = LazyLock::new(|| {
+        SHAPES.iter().map(|shapes| shapes.iter().map(|text| SymbolShape::parse(text)).collect()).collect()
     });
     &TABLE[class]
 }
 
-impl Shape {
+impl SymbolShape {
     /// Parses a shape in the notation of this file.
     fn parse(text: &str) -> Self {
         Self { strokes: text.split(';').map(Stroke::parse).collect() }
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_straight_line_can_bend_in_the_middle() {
-        let shape = Shape::parse("0,0! 10,0! 10,8");
+        let shape = SymbolShape::parse("0,0! 10,0! 10,8");
         let knots: Vec<(f32, f32)> = shape.strokes[0].knots.iter().map(|knot| (knot.x, knot.y)).collect();
         assert_eq!(knots, [(0.0, 0.0), (5.0, 0.0), (10.0, 0.0), (10.0, 4.0), (10.0, 8.0)]);
     }

@@ -1,0 +1,324 @@
+//! A configured device that takes part in a federation.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deltafl::data::Federation;
+use deltafl::kernel::Isa;
+use deltafl::model::{ModelMismatch, ModelSpec};
+use deltafl::trainer::LocalTrainer;
+use deltafl_wire::contract::ContractMismatch;
+use deltafl_wire::environment::Environment;
+use deltafl_wire::identity::IdentityError;
+use deltafl_wire::threat::InvalidShare;
+
+use crate::{
+    Consent, Device, DeviceConfig, DeviceData, DialError, InvalidAddress, MinuteOfDay, NotAllowed, Offer,
+    ServerEndpoint, SessionError, StateError, Unmet, is_refused_certificate, model_trainer, offer,
+};
+
+/// How often a server may not know a device that starts.
+const REFUSALS: u32 = 5;
+/// The longest wait between two attempts to reach a server.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Why a device does not take part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The data has no device of this name.
+    #[error("{data} has no device {name}")]
+    NoDevice {
+        /// The name of the data.
+        data: String,
+        /// The name of the device.
+        name: String,
+    },
+    /// The data has several devices that train, or none.
+    #[error("{data} does not have one device that trains")]
+    NotOneDevice {
+        /// The name of the data.
+        data: String,
+    },
+    /// The address of the server is invalid.
+    #[error("the server {address:?} cannot be reached")]
+    Address {
+        /// The address.
+        address: String,
+        /// The problem.
+        source: InvalidAddress,
+    },
+    /// The certificate and keys cannot be read.
+    #[error(transparent)]
+    Identity(IdentityError),
+    /// The address of the server or the identity is invalid.
+    #[error("the server cannot be authenticated")]
+    ServerEndpoint(#[source] DialError),
+    /// The state cannot be read.
+    #[error("the device's state cannot be used")]
+    State(#[from] StateError),
+    /// An option is out of range.
+    #[error(transparent)]
+    Option(#[from] InvalidShare),
+    /// A condition cannot be checked on this system.
+    #[error(transparent)]
+    Conditions(Unmet),
+    /// The server refuses the device's certificate.
+    #[error("the server refuses this device's certificate")]
+    CertificateRefused,
+    /// The server does not know the device.
+    #[error("the server does not know this device")]
+    Unknown(#[source] SessionError),
+    /// The data does not meet the contract of the federation.
+    #[error("the data in {data} does not fit the federation")]
+    Contract {
+        /// The name of the data.
+        data: String,
+        /// The difference.
+        source: ContractMismatch,
+    },
+    /// The device has too few examples for the split of the federation.
+    #[error("the federation is for devices with more examples than {name} has in {data}")]
+    TooFewExamples {
+        /// The name of the device.
+        name: String,
+        /// The name of the data.
+        data: String,
+    },
+    /// The server names no contract of the data.
+    #[error("the server has no contract of the data: it is for devices with their own trainer")]
+    NoContract,
+    /// This version does not know the model of the server.
+    #[error("the server trains a model unknown here: {model}")]
+    UnknownModel {
+        /// The model.
+        model: String,
+        /// The error of its description.
+        source: serde_json::Error,
+    },
+    /// The model of the server cannot be built for the data.
+    #[error("the server's model does not fit this data")]
+    Model(#[from] ModelMismatch),
+    /// The owner's consent does not cover the questions of the server.
+    #[error("this device does not take part")]
+    NotAllowed(#[from] NotAllowed),
+    /// The threads of the device cannot be started.
+    #[error("the threads of the device cannot be started")]
+    Runtime(#[source] io::Error),
+}
+
+impl DeviceError {
+    /// How to fix it, if the error has a known fix.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::NotOneDevice { .. } => Some("name it with --name"),
+            Self::CertificateRefused => Some(
+                "it was revoked or has expired: deltafl certs show DIR prints its validity; ask the keeper of the authority",
+            ),
+            Self::Conditions(_) => Some(
+                "use --while COMMAND with a command that checks the condition instead of --on-mains or --unmetered",
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// A notice of a device for its owner.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum DeviceNotice<'a> {
+    /// The owner's conditions are not met; the device waits until they are.
+    ConditionsUnmet,
+    /// The server cannot be reached; the device tries again.
+    Unreachable {
+        /// The address of the server.
+        address: &'a str,
+        /// The wait before the next attempt.
+        wait: Duration,
+    },
+    /// The server rejects sessions for now; the device tries again.
+    Unavailable {
+        /// The answer of the server.
+        error: &'a SessionError,
+        /// The wait before the next attempt.
+        wait: Duration,
+    },
+    /// The device takes part.
+    TakesPart {
+        /// The name of the device.
+        device: &'a str,
+        /// The name of the experiment.
+        experiment: &'a str,
+        /// The name of the model; `None` with the owner's own trainer.
+        model: Option<&'a str>,
+    },
+}
+
+/// A line for the owner.
+impl fmt::Display for DeviceNotice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConditionsUnmet => {
+                f.write_str("the owner's conditions are not met; waiting until they are")
+            }
+            Self::Unreachable { address, wait } => {
+                write!(f, "{address} cannot be reached; trying again in {} s", wait.as_secs())
+            }
+            Self::Unavailable { error, wait } => {
+                write!(f, "{error}; trying again in {} s", wait.as_secs())
+            }
+            Self::TakesPart { device, experiment, model } => {
+                write!(f, "{device} takes part in {experiment} ({})", model.unwrap_or("its own trainer"))
+            }
+        }
+    }
+}
+
+/// A device of this process, ready to take part.
+pub struct Participation<'a> {
+    /// Its configuration.
+    pub config: DeviceConfig,
+    /// The federation that contains the device's examples.
+    pub data: Arc<Federation>,
+    /// The name of the data in messages.
+    pub data_name: String,
+    /// The owner's trainer; the model of the server if `None`.
+    pub trainer: Option<Arc<dyn LocalTrainer>>,
+    /// The owner's clock.
+    pub minute_of_day: MinuteOfDay,
+    /// Handles notices for the owner.
+    pub notify: &'a (dyn Fn(&DeviceNotice<'_>) + Sync),
+}
+
+impl Participation<'_> {
+    /// Takes part in a federation until `ended` returns true, or the owner's consent does not cover a question of the server.
+    /// `ended` is called ten times a second.
+    ///
+    /// It blocks and starts its own tokio runtime. Call it outside of a runtime.
+    pub fn run(self, ended: &(dyn Fn() -> bool + Sync)) -> Result<(), DeviceError> {
+        let data = self.device()?;
+        let (credentials, server) = self.config.endpoint(&data)?;
+        let (state, consent) = (self.config.open_state()?, self.config.consent(self.minute_of_day)?);
+        let device = Device::new(server.clone(), credentials.clone(), consent.clone()).with_state(state);
+        let runtime = tokio::runtime::Runtime::new().map_err(DeviceError::Runtime)?;
+        let taking_part = async {
+            wait_until_willing(&consent, self.notify).await;
+            let offer = first_offer(&server, &credentials.name, self.notify).await?;
+            self.take_part(device, &credentials.name, data, &offer).await
+        };
+        let stopped = async {
+            while !ended() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                ended = taking_part => ended,
+                () = stopped => Ok(()),
+            }
+        })
+    }
+
+    /// The device's examples in the data.
+    fn device(&self) -> Result<DeviceData, DeviceError> {
+        let data = || self.data_name.clone();
+        match &self.config.name {
+            Some(name) => DeviceData::named(&self.data, name)
+                .ok_or_else(|| DeviceError::NoDevice { data: data(), name: name.clone() }),
+            None => {
+                DeviceData::only_device(&self.data).ok_or_else(|| DeviceError::NotOneDevice { data: data() })
+            }
+        }
+    }
+
+    async fn take_part(
+        &self,
+        mut device: Device,
+        name: &str,
+        data: DeviceData,
+        offer: &Offer,
+    ) -> Result<(), DeviceError> {
+        let data = match &offer.contract {
+            Some(contract) => {
+                let fitted = contract
+                    .fit(Federation::clone(&self.data))
+                    .map_err(|source| DeviceError::Contract { data: self.data_name.clone(), source })?;
+                device = device.with_contract(contract);
+                data.within(&Arc::new(fitted)).ok_or_else(|| DeviceError::TooFewExamples {
+                    name: data.name().to_owned(),
+                    data: self.data_name.clone(),
+                })?
+            }
+            None if self.trainer.is_some() => data,
+            None => return Err(DeviceError::NoContract),
+        };
+        let (trainer, model) = match &self.trainer {
+            Some(trainer) => (Arc::clone(trainer), None),
+            None => {
+                let kernel = self.config.kernel.unwrap_or_else(Isa::detect);
+                let (trainer, model) = offered_trainer(offer, &data, kernel)?;
+                (trainer, Some(model))
+            }
+        };
+        let experiment = &offer.experiment;
+        (self.notify)(&DeviceNotice::TakesPart { device: name, experiment, model });
+        Ok(device.run(trainer, data).await?)
+    }
+}
+
+/// Waits until the owner's conditions are met, before anything is sent.
+async fn wait_until_willing(consent: &Consent, notify: &(dyn Fn(&DeviceNotice<'_>) + Sync)) {
+    let mut seconds = 0u32;
+    while (consent.willing)().is_err() {
+        if seconds == 2 {
+            notify(&DeviceNotice::ConditionsUnmet);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds = seconds.saturating_add(1);
+    }
+}
+
+/// The offer of the server, as soon as it can be reached. A server that does not know the device yet may still be reading the
+/// roster to which it was added.
+async fn first_offer(
+    server: &ServerEndpoint,
+    name: &str,
+    notify: &(dyn Fn(&DeviceNotice<'_>) + Sync),
+) -> Result<Offer, DeviceError> {
+    let mut refused = 0;
+    let mut wait = Duration::from_secs(1);
+    loop {
+        let error = match offer(server, name, &Environment::default().network).await {
+            Ok(offer) => return Ok(offer),
+            Err(error) => error,
+        };
+        match &error {
+            error if is_refused_certificate(error) => return Err(DeviceError::CertificateRefused),
+            SessionError::Dial(DialError::Transport(_)) => {
+                notify(&DeviceNotice::Unreachable { address: &server.address, wait });
+            }
+            error if error.is_unavailable() => notify(&DeviceNotice::Unavailable { error, wait }),
+            SessionError::Status(_) if refused < REFUSALS => {
+                refused += 1;
+                wait = Duration::from_secs(1);
+            }
+            _ => return Err(DeviceError::Unknown(error)),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (2 * wait).min(LONGEST_WAIT);
+    }
+}
+
+/// The server's model as a trainer, and its name.
+fn offered_trainer(
+    offer: &Offer,
+    data: &DeviceData,
+    kernel: Isa,
+) -> Result<(Arc<dyn LocalTrainer>, &'static str), DeviceError> {
+    let spec: ModelSpec = serde_json::from_str(&offer.model)
+        .map_err(|source| DeviceError::UnknownModel { model: offer.model.clone(), source })?;
+    let model = spec.build(data.federation(), kernel)?;
+    Ok((Arc::new(model_trainer(model.into())), spec.name()))
+}
