@@ -32,7 +32,6 @@
 
 pub mod card;
 mod codec;
-pub mod contract;
 pub mod enrolment;
 pub mod environment;
 mod fragments;
@@ -51,6 +50,8 @@ pub mod threat;
 pub mod proto {
     tonic::include_proto!("deltafl.v1");
 }
+
+pub use deltafl::data::contract;
 
 pub use codec::{Codec, Inward, Outward};
 pub use fragments::{FragmentError, Fragments, Reassembly, fragments, fragments_from};
@@ -80,6 +81,12 @@ pub const MAX_QUERIES: usize = deltafl::question::MAX_QUERIES;
 pub struct Malformed {
     /// The name of the field.
     pub field: &'static str,
+}
+
+impl From<contract::InvalidContract> for Malformed {
+    fn from(_: contract::InvalidContract) -> Self {
+        malformed("contract")
+    }
 }
 
 /// Returns the error for a field.

@@ -19,7 +19,7 @@ use crate::trainer::{LocalTask, TrainerError, Worker};
 mod contribution;
 mod loss_cache;
 
-pub(crate) use contribution::{Contribution, Share, add_evaluation, add_update, mean_loss};
+pub(crate) use contribution::{Contribution, Held, Share, add_evaluation, add_update, mean_loss};
 pub use loss_cache::LossCache;
 
 /// The number of examples per block of a forward pass. A device's loss is the sum of its blocks in
@@ -181,7 +181,8 @@ impl Member<'_> {
         own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
-        let held = self.examples.len() as u64;
+        // Deployed devices declare no group.
+        let held = Held { examples: self.examples.len() as u64, group: 0 };
         match Contribution::new(&query.ask, self.weight(key), held, loss) {
             Contribution::Nothing => {
                 if let (true, Ask::Update { plan, .. }) = (self.trains_always, &query.ask) {
