@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{RunFolderError, Summary, TrackSummary};
+use deltafl_data::run_folder::{RunFolderError, Summary};
 
 mod base;
 mod error;
@@ -289,10 +289,10 @@ impl Field {
         let mut ranked = Vec::new();
         for (i, point) in points.iter().enumerate() {
             let summary = Summary::read(&folder.point(&point.address))?;
-            ranked.push((self.cost(&summary, &summary.tracks[0]).unwrap_or(f64::INFINITY), i));
+            ranked.push((self.costs(&summary).unwrap_or([f64::INFINITY; 2]), i));
         }
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        if ranked.first().is_none_or(|best| best.0.is_infinite()) {
+        ranked.sort_by(|a, b| a.0[0].total_cmp(&b.0[0]).then(a.0[1].total_cmp(&b.0[1])).then(a.1.cmp(&b.1)));
+        if ranked.first().is_none_or(|best| best.0[0].is_infinite()) {
             return Err(FieldError::Diverged { method: contender.method.name() });
         }
         let kept = ranked.iter().take(keep).map(|&(_, i)| contender.candidates[i].clone());
@@ -300,14 +300,17 @@ impl Field {
         Ok(())
     }
 
-    /// Returns the validation statistic of a track, which is smaller for better values.
-    fn cost(&self, summary: &Summary, track: &TrackSummary) -> Option<f64> {
-        let figures = track.validation?;
-        let value = match self.options.criterion {
-            Criterion::P90 => figures.p90.mean,
-            Criterion::Mean => figures.mean.mean,
+    /// Returns the validation statistic that chooses, and the other one for ties, as costs. The 90th
+    /// percentile of an error may be 1 for every candidate.
+    fn costs(&self, summary: &Summary) -> Option<[f64; 2]> {
+        let figures = summary.tracks.first()?.validation?;
+        let [p90, mean] = [figures.p90.mean, figures.mean.mean];
+        let values = match self.options.criterion {
+            Criterion::P90 => [p90, mean],
+            Criterion::Mean => [mean, p90],
         };
-        Some(summary.task.primary().cost(value)).filter(|cost| cost.is_finite())
+        let costs = values.map(|value| summary.task.primary().cost(value));
+        costs.iter().all(|cost| cost.is_finite()).then_some(costs)
     }
 
     /// Returns the points of a chosen candidate, one per split.

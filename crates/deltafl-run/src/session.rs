@@ -315,8 +315,8 @@ pub fn run_on(
 }
 
 /// A backend around the threads that call a trainer for one device at a time.
-pub type WrapCompute<'w> = dyn for<'f> Fn(&'f Federation, Box<dyn Compute + Send + 'f>) -> Box<dyn Compute + Send + 'f>
-    + 'w;
+pub type WrapCompute<'w> =
+    dyn for<'f> Fn(&'f Federation, Box<dyn Compute + Send + 'f>) -> Box<dyn Compute + Send + 'f> + 'w;
 
 /// Trains all seeds of an experiment with the caller's trainer. `wrap` may put a backend that
 /// computes many devices in one call around the threads of the trainer.
