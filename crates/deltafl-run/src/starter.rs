@@ -219,7 +219,9 @@ fn model_for(federation: &Federation) -> (&'static str, &'static str) {
         (InputKind::Tokens { .. }, TargetKind::Classes(_)) => ("text-bag", "because the examples are texts"),
         (InputKind::Windows { .. }, _) => ("gru", "because the examples are windows of a text"),
         (_, TargetKind::Values) => ("linear", "because the targets are numbers"),
-        (InputKind::Bytes { dim }, _) if dim.isqrt().pow(2) == dim && dim.isqrt() >= ConvNet::SMALLEST_SIDE => {
+        (InputKind::Bytes { dim }, _)
+            if dim.isqrt().pow(2) == dim && dim.isqrt() >= ConvNet::SMALLEST_SIDE =>
+        {
             match image {
                 Some(image) if image.channels > 1 => {
                     ("perceptron", "because the examples are coloured images")

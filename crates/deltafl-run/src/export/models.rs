@@ -28,9 +28,12 @@ pub(super) fn write(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<
             false => model.contract.shape(),
         };
         let (extension, bytes) = encoded(format, &model, &federation)?;
-        let name: String =
-            model.name.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }).collect();
-        let path = out.join(format!("{}.{extension}", name.trim_matches('-')));
+        let label = &experiment.labels()[track];
+        let name = format!("{}-theta-{}", label.algorithm, label.theta);
+        let mut path = out.join(format!("{name}.{extension}"));
+        if written.contains(&path) {
+            path = out.join(format!("{name}-{track}.{extension}"));
+        }
         write_file(&path, bytes)?;
         written.push(path);
     }

@@ -59,6 +59,8 @@ pub(super) fn experiment(
 
 /// Returns the text of the default experiment for a federation.
 fn template(federation: &str) -> Result<String, FieldError> {
+    // The devices of synthetic(α, β) have models of their own, so a model for unseen devices does not exist.
+    let (mut split, within) = ("{ train = 0.5 }", "{ within = { train = 0.8 } }");
     let (source, kind, cohort) = match synthetic(federation) {
         Some(source) => {
             let table = source.parse::<Value>().ok();
@@ -67,7 +69,10 @@ fn template(federation: &str) -> Result<String, FieldError> {
                 Some("glyphs") => (InputKind::Bytes { dim: 1 }, 30),
                 Some("roles") => (InputKind::Windows { len: 1, alphabet: 1 }, 10),
                 Some("tweets") => (InputKind::Tokens { len: 1, vocabulary: 1 }, 20),
-                _ => (InputKind::Dense { dim: 1 }, 10),
+                _ => {
+                    split = within;
+                    (InputKind::Dense { dim: 1 }, 10)
+                }
             };
             (source, kind, cohort)
         }
@@ -83,7 +88,7 @@ fn template(federation: &str) -> Result<String, FieldError> {
     let name = folder_name(federation);
     Ok(format!(
         "name = {}\nseeds = [1]\nrounds = 30\ncohort = {cohort}\nevaluate_every = 6\n\n[data]\nsource = {source}\n\
-         normalise = \"{normalise}\"\nsplit = {{ train = 0.5 }}\n\n[model]\nkind = \"{model}\"\n\n[local]\nepochs = 1\n\
+         normalise = \"{normalise}\"\nsplit = {split}\n\n[model]\nkind = \"{model}\"\n\n[local]\nepochs = 1\n\
          batch = 10\nlearning_rate = {learning_rate:?}\ndecay = {{ factor = 0.5, every = 10 }}\n\n\
          [[algorithm]]\nkind = \"fedavg\"\n",
         Value::from(name)
@@ -153,6 +158,8 @@ pub(super) fn for_tuning(base: &Experiment, seed: u64) -> Result<Experiment, Fie
 
 #[cfg(test)]
 mod tests {
+    use deltafl::data::Split;
+
     use super::*;
 
     #[test]
@@ -167,18 +174,31 @@ mod tests {
 
     #[test]
     fn tuning_holds_out_train_devices_and_the_final_runs_use_all_of_them() {
-        let base = experiment("synthetic(1,1)", None, &["data.source.devices=40".to_owned()]).unwrap();
-        assert_eq!(base.name(), "synthetic-1-1");
+        let base = experiment("glyphs", None, &["data.source.devices=40".to_owned()]).unwrap();
         let count = |experiment: &Experiment, split| experiment.data().load().unwrap().split(split).len();
         let [tuned, trained] = [for_tuning(&base, 1).unwrap(), on_split(&base, 1)];
-        use deltafl::data::Split::{Test, Train, Validation};
-        assert_eq!([Train, Validation, Test].map(|split| count(&tuned, split)), [15, 5, 20]);
-        assert_eq!([Train, Validation, Test].map(|split| count(&trained, split)), [20, 0, 20]);
+        assert_eq!(
+            [Split::Train, Split::Validation, Split::Test].map(|split| count(&tuned, split)),
+            [15, 5, 20]
+        );
+        assert_eq!(
+            [Split::Train, Split::Validation, Split::Test].map(|split| count(&trained, split)),
+            [20, 0, 20]
+        );
         let test = |experiment: &Experiment| {
             let federation = experiment.data().load().unwrap();
-            federation.split(Test).into_iter().map(|k| federation.id(k).to_owned()).collect::<Vec<_>>()
+            federation.split(Split::Test).into_iter().map(|k| federation.id(k).to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(test(&tuned), test(&trained), "no test device is used to tune");
         assert_ne!(test(&on_split(&base, 2)), test(&trained));
+    }
+
+    #[test]
+    fn devices_with_models_of_their_own_are_split_by_examples() {
+        let base = experiment("synthetic(1,1)", None, &["data.source.devices=6".to_owned()]).unwrap();
+        assert_eq!(base.name(), "synthetic-1-1");
+        let tuned = for_tuning(&base, 1).unwrap().data().load().unwrap();
+        let counts = [Split::Train, Split::Validation, Split::Test].map(|split| tuned.split(split).len());
+        assert_eq!(counts, [6, 6, 6], "every device trains, and holds out examples");
     }
 }

@@ -50,8 +50,8 @@ impl Axis {
         let Some((&least, &greatest)) = sorted.first().zip(sorted.last()) else {
             return Self { from: 0.0, to: 1.0 };
         };
-        let near = sorted[(sorted.len() - 1) * 3 / 4];
-        let limit = near + 1.5 * (near - least);
+        let near = sorted[((sorted.len() - 1) * 3).div_ceil(4)];
+        let limit = near + 2.0 * (near - least);
         let shown = sorted.iter().rev().find(|value| **value <= limit).copied().unwrap_or(greatest);
         let room = if shown > least { 0.12 * (shown - least) } else { 0.05 * least.abs().max(1e-3) };
         Self { from: least - room, to: shown + room }
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn one_method_far_from_the_others_does_not_compress_the_scale() {
-        let axis = Axis::around([1.0, 1.1, 1.2, 1.3, 90.0].into_iter());
+        let axis = Axis::around([1.0, 1.1, 1.2, 1.25, 1.3, 90.0].into_iter());
         assert!(axis.contains(1.0) && axis.contains(1.3) && !axis.contains(90.0), "{axis:?}");
         let all = Axis::around([1.0, 1.1, 1.2, 1.4].into_iter());
         assert!(all.contains(1.0) && all.contains(1.4), "{all:?}");

@@ -1,4 +1,4 @@
-//! Algorithm 2 beside Algorithm 1 on a convex federation of Lipschitz losses, and the rates of both.
+//! Algorithm 2 compared with Algorithm 1 on a convex federation of Lipschitz losses, and the rates of both.
 //!
 //! `UPDATE_DOCS=1` writes the numbers of the figures to docs/src/measurements/results.
 

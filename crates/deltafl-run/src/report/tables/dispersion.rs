@@ -1,4 +1,4 @@
-//! The dispersion of a measure over devices, beside its percentiles.
+//! The dispersion of a measure over devices.
 
 use deltafl::metrics::{DispersionBySize, OverSeeds};
 
@@ -54,7 +54,7 @@ pub(super) fn table(group: &[&RunResults], measure: ReportMeasure) -> Option<Tab
     let columns: Vec<usize> = (0..DISPERSION.len()).filter(shown).collect();
     let (dataset, model) = (&group[0].dataset, &group[0].model);
     let first = rows.first()?.1[1]?.mean;
-    // A smaller deviation is better whatever the direction of the metric.
+    // A smaller deviation is better for every metric.
     let compared = if measure.lower_is_better() { columns.len() } else { 0 };
     Some(Table {
         caption: format!(

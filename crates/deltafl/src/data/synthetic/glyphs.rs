@@ -72,7 +72,7 @@ impl Glyphs {
                 .expect("a writer has images and an identity of its own");
         }
         // The identity of a writer contains the manner, so the groups follow from the identities.
-        let group = |(writer, manner): (&Writer, &Manner)| {
+        let group = |(writer, manner): (&WriterImages, &Manner)| {
             let name = manner.suffix().trim_start_matches('-');
             (writer.id.clone(), if name.is_empty() { "usual" } else { name }.to_owned())
         };
