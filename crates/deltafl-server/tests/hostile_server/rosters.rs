@@ -144,17 +144,22 @@ async fn a_roster_of_another_log_is_not_taken() {
     };
     let (first, other) = (roster(&test, later(3), 10), roster(&test, later(3), 9));
     let (one, fork) = (after(later(4), &first), after(later(4), &other));
+    let next = after(later(5), &one);
     let mut server = Hostile::start(experiment(&test), one.clone()).await;
-    let folder = tempfile::tempdir().unwrap();
-    let state = DeviceState::open(folder.path()).unwrap();
-    let _running = device(&test, test.devices()[0], &server, state);
+    let running = device(&test, test.devices()[0], &server, DeviceState::default());
     assert_eq!(server.ready().await.unwrap(), hash(&one));
     server.push(after(later(5), &fork));
     assert_eq!(server.ready().await, None);
-    let next = after(later(5), &one);
-    server.show(next.clone());
-    assert_eq!(server.ready_again().await.unwrap(), hash(&next));
-    // The device has a log of the rosters that it accepted.
+    running.abort();
+
+    // A device with a folder has a log of the rosters that it accepted.
+    let folder = tempfile::tempdir().unwrap();
+    let state = DeviceState::open(folder.path()).unwrap();
+    let mut server = Hostile::start(experiment(&test), one.clone()).await;
+    let _running = device(&test, test.devices()[0], &server, state);
+    assert_eq!(server.ready().await.unwrap(), hash(&one));
+    server.push(next.clone());
+    assert_eq!(server.ready().await.unwrap(), hash(&next));
     let log = LoggedRoster::read(&folder.path().join(ROSTER_LOG)).unwrap();
     assert_eq!(log.iter().map(|roster| roster.version).collect::<Vec<_>>(), [4, 5]);
 }

@@ -43,6 +43,9 @@ struct MaskedAnswer {
     bits: Bits,
 }
 
+/// A secret: the number and the session of the round, the slot, the owner, and whether it is the seed.
+type ShareKey = (u64, [u8; 16], u32, DeviceId, bool);
+
 /// Everything that a server has received.
 #[derive(Default)]
 pub(super) struct Haul {
@@ -51,8 +54,8 @@ pub(super) struct Haul {
     bundles: Vec<(RoundId, DeviceId, KeyBundle)>,
     deposits: Vec<(RoundId, DeviceId, BTreeMap<DeviceId, Bytes>)>,
     answers: Vec<MaskedAnswer>,
-    /// Shares by round, slot, owner and kind, with their holders.
-    shares: BTreeMap<(u64, [u8; 16], u32, DeviceId, bool), Vec<(DeviceId, SecretShare)>>,
+    /// Shares with their holders.
+    shares: BTreeMap<ShareKey, Vec<(DeviceId, SecretShare)>>,
 }
 
 /// A combination of answers that the server must not be able to compute.
