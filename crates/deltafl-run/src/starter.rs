@@ -88,6 +88,9 @@ pub struct StarterOptions {
     pub threads: Option<NonZeroUsize>,
 }
 
+/// Learning rates with the train loss after a few rounds; `None` if a rate diverged.
+pub type TriedRates = Vec<(f64, Option<f64>)>;
+
 /// An experiment with the reasons of its values.
 #[derive(Clone, Debug)]
 pub struct StarterExperiment {
@@ -96,7 +99,7 @@ pub struct StarterExperiment {
     /// The decisions: a name, a value and the option that changes it.
     pub decisions: Vec<StarterDecision>,
     /// The learning rates of the search with the train loss after it; `None` if a rate diverged.
-    pub search: Vec<(f64, Option<f64>)>,
+    pub search: TriedRates,
 }
 
 /// A decision for an experiment.
@@ -291,7 +294,7 @@ fn search(
     draft: &Draft,
     federation: &Federation,
     threads: Option<NonZeroUsize>,
-) -> Result<(f64, Vec<(f64, Option<f64>)>), StarterError> {
+) -> Result<(f64, TriedRates), StarterError> {
     /// Most devices whose loss is computed.
     const EVALUATED: usize = 200;
     let mut tried = Vec::new();

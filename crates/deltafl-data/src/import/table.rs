@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use deltafl::data::{DataContract, IgnoredColumn, InputKind, MissingRule, Provenance, Split, TableCoding};
+use deltafl::data::{DataContract, IgnoredColumn, InputKind, MissingRule, Provenance, TableCoding};
 
 use super::cell::Cell;
 use super::encoding::{FeatureCoder, LabelCoder, class_name, missing_value, numeric};
@@ -18,7 +18,10 @@ use super::spool::Spool;
 use super::survey::{TableSurvey, is_complete, survey};
 use super::texts::{TextRows, TextTable};
 use super::{ImportTarget, Imported};
-use crate::writer::MOST_CLASSES;
+
+mod labels;
+
+pub(crate) use labels::{check_density, class, finite, in_range, parse_label, parse_split, whole_label};
 
 pub use super::cell::Decimal;
 pub use super::delimited::Dialect;
@@ -372,26 +375,6 @@ impl TablePass<'_> {
     }
 }
 
-/// Class numbers above this are checked for gaps.
-const FEW_CLASSES: u32 = 1000;
-
-/// Checks that class numbers use at least a tenth of the range up to the highest. Numbers to predict
-/// that were imported as classes would give a class to each number of the range.
-pub(crate) fn check_density(labels: &[u32]) -> Result<(), ImportProblem> {
-    let highest = labels.iter().copied().max().unwrap_or_default();
-    if highest < FEW_CLASSES {
-        return Ok(());
-    }
-    let mut seen = labels.to_vec();
-    seen.sort_unstable();
-    seen.dedup();
-    let (distinct, classes) = (seen.len(), highest as usize + 1);
-    if classes > 10 * distinct {
-        return Err(ImportProblem::SparseLabels { distinct, highest, classes });
-    }
-    Ok(())
-}
-
 impl ColumnIndices {
     fn find(table: &TableFiles, columns: &TableColumns) -> Result<Self, ImportError> {
         let column = |name: &String| table.column(name);
@@ -476,51 +459,4 @@ pub(crate) fn is_index(header: &[String], columns: &TableColumns) -> bool {
     header.first().is_some_and(|name| {
         (name.is_empty() || name == "Unnamed: 0" || name == "__index_level_0__") && !is_named(name)
     })
-}
-
-/// Returns a real target if it is finite.
-pub(crate) fn finite(value: f32) -> Result<f32, ImportProblem> {
-    if value.is_finite() { Ok(value) } else { Err(ImportProblem::Value) }
-}
-
-/// Parses a class; `3.0` is one, as data frames write them.
-pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, ImportProblem> {
-    let text = text.trim();
-    let whole = text.strip_suffix(".0").unwrap_or(text);
-    let label: u32 = whole.parse().map_err(|_| ImportProblem::Label(text.to_owned()))?;
-    class(label, classes)
-}
-
-/// Converts a number to a class.
-pub(crate) fn whole_label(label: f64, classes: Option<usize>) -> Result<u32, ImportProblem> {
-    if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
-        return Err(ImportProblem::Label(label.to_string()));
-    }
-    class(label as u32, classes)
-}
-
-/// Parses the split of an example.
-pub(crate) fn parse_split(text: &str) -> Result<Split, ImportProblem> {
-    match text.trim().to_lowercase().as_str() {
-        "train" | "training" => Ok(Split::Train),
-        "test" | "testing" => Ok(Split::Test),
-        "validation" | "valid" | "val" | "dev" => Ok(Split::Validation),
-        _ => Err(ImportProblem::Split(text.trim().to_owned())),
-    }
-}
-
-/// Returns the label if it is below the requested number of classes and below the limit.
-pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, ImportProblem> {
-    match label as usize {
-        0..MOST_CLASSES => in_range(label, classes),
-        _ => Err(ImportProblem::Label(label.to_string())),
-    }
-}
-
-/// Returns the label if it is below the requested number of classes.
-pub(crate) fn in_range(label: u32, classes: Option<usize>) -> Result<u32, ImportProblem> {
-    match classes {
-        Some(classes) if label as usize >= classes => Err(ImportProblem::LabelRange { label, classes }),
-        _ => Ok(label),
-    }
 }

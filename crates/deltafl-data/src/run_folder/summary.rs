@@ -36,7 +36,7 @@ pub struct Summary {
     pub tracks: Vec<TrackSummary>,
     /// The best constant prediction, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub baseline: Option<Baseline>,
+    pub baseline: Option<Box<Baseline>>,
 }
 
 fn test_devices() -> Split {
@@ -199,7 +199,12 @@ impl Summary {
             task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
-            baseline: folders.first().map(|folder| baseline::read(folder)).transpose()?.flatten(),
+            baseline: folders
+                .first()
+                .map(|folder| baseline::read(folder))
+                .transpose()?
+                .flatten()
+                .map(Box::new),
         })
     }
 

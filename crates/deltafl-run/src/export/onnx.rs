@@ -5,7 +5,14 @@
 
 use deltafl::data::{DataContract, FeatureColumn, Federation, InputKind, MISSING};
 use deltafl::model::{Model, NamedTensor, state_dict};
-use prost::Message;
+use prost::Message as _;
+
+mod messages;
+
+use messages::{
+    OnnxAttribute, OnnxDim, OnnxGraph, OnnxModel, OnnxNode, OnnxOpset, OnnxProperty, OnnxShape, OnnxTensor,
+    OnnxTensorType, OnnxType, OnnxValue,
+};
 
 /// The version of the operators.
 pub(super) const OPSET: i64 = 17;
@@ -13,128 +20,6 @@ pub(super) const OPSET: i64 = 17;
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;
 const STRING: i32 = 8;
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxModel {
-    #[prost(int64, tag = "1")]
-    ir_version: i64,
-    #[prost(string, tag = "2")]
-    producer_name: String,
-    #[prost(message, optional, tag = "7")]
-    graph: Option<OnnxGraph>,
-    #[prost(message, repeated, tag = "8")]
-    opset_import: Vec<OnnxOpset>,
-    #[prost(message, repeated, tag = "14")]
-    metadata_props: Vec<OnnxProperty>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxOpset {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(int64, tag = "2")]
-    version: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxProperty {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxGraph {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<OnnxNode>,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(message, repeated, tag = "5")]
-    initializer: Vec<OnnxTensor>,
-    #[prost(message, repeated, tag = "11")]
-    input: Vec<OnnxValue>,
-    #[prost(message, repeated, tag = "12")]
-    output: Vec<OnnxValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxNode {
-    #[prost(string, repeated, tag = "1")]
-    input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    output: Vec<String>,
-    #[prost(string, tag = "3")]
-    name: String,
-    #[prost(string, tag = "4")]
-    op_type: String,
-    #[prost(message, repeated, tag = "5")]
-    attribute: Vec<OnnxAttribute>,
-    #[prost(string, tag = "7")]
-    domain: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxAttribute {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(int64, optional, tag = "3")]
-    i: Option<i64>,
-    #[prost(int64, repeated, packed = "false", tag = "8")]
-    ints: Vec<i64>,
-    #[prost(bytes = "vec", repeated, tag = "9")]
-    strings: Vec<Vec<u8>>,
-    #[prost(int32, tag = "20")]
-    kind: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxTensor {
-    #[prost(int64, repeated, packed = "false", tag = "1")]
-    dims: Vec<i64>,
-    #[prost(int32, tag = "2")]
-    data_type: i32,
-    #[prost(string, tag = "8")]
-    name: String,
-    #[prost(bytes = "vec", tag = "9")]
-    raw_data: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxValue {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "2")]
-    kind: Option<OnnxType>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxType {
-    #[prost(message, optional, tag = "1")]
-    tensor: Option<OnnxTensorType>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxTensorType {
-    #[prost(int32, tag = "1")]
-    elem_type: i32,
-    #[prost(message, optional, tag = "2")]
-    shape: Option<OnnxShape>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxShape {
-    #[prost(message, repeated, tag = "1")]
-    dim: Vec<OnnxDim>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OnnxDim {
-    #[prost(int64, optional, tag = "1")]
-    value: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-}
 
 /// A graph that is being built.
 #[derive(Default)]
