@@ -92,6 +92,11 @@ pub trait Selection: Send + Sync {
         None
     }
 
+    /// Returns `true` if a threshold is kept for several rounds.
+    fn keeps_threshold(&self) -> bool {
+        false
+    }
+
     /// Stores the weight of the tail and the reports, after the sum of updates is known.
     fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState);
 }

@@ -28,7 +28,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
         OptionSpec {
             name: "quantile",
             symbol: "quantile",
-            kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
+            kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm", "tree"]),
             default: OptionDefault::Value(OptionValue::Word("open")),
             levels: false,
             about: "how the server finds η: open sends it the losses, the others only secure sums",
@@ -132,11 +132,12 @@ impl Tail {
             "one-shot" => Quantile::Private(PrivateQuantile::OneShot),
             "bisection" => Quantile::Private(PrivateQuantile::Bisection),
             "mm" => Quantile::Private(PrivateQuantile::Mm),
+            "tree" => Quantile::Private(PrivateQuantile::Tree),
             _ => Quantile::Private(PrivateQuantile::TwoLevel),
         };
         let nu = Smoothing::try_from(options.real("nu")?).ok();
         if nu.is_some() && matches!(options.word("quantile")?, "bisection" | "mm") {
-            let reason = "a smoothed tail needs quantile = open, histogram or one-shot";
+            let reason = "a smoothed tail needs quantile = open, histogram, one-shot or tree";
             return Err(InvalidOption::new("nu", reason));
         }
         let eta_rule = if options.word("eta_rule")? == "fixed" { EtaRule::Fixed } else { EtaRule::Watched };
@@ -224,6 +225,10 @@ impl Selection for Tail {
             (Some(eta), Some(nu)) => Weighting::smooth_tail(eta, nu),
             (Some(eta), None) => Weighting::tail(eta),
         }
+    }
+
+    fn keeps_threshold(&self) -> bool {
+        self.eta_every > 1
     }
 
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
