@@ -38,6 +38,7 @@ mod man;
 #[cfg(feature = "net")]
 mod model;
 mod paper;
+mod privacy;
 mod progress;
 mod reference;
 mod report;
@@ -76,6 +77,7 @@ enum Command {
     Runs(runs::Args),
     Export(export::Args),
     Experiment(reference::Args),
+    Privacy(privacy::Args),
     /// Import, display and split data
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -170,6 +172,7 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Runs(args) => runs::run(args),
         Command::Export(args) => export::run(args),
         Command::Experiment(args) => reference::run(args),
+        Command::Privacy(args) => privacy::run(args),
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),
