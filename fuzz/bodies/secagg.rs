@@ -66,6 +66,20 @@ pub(crate) fn sequence(data: &[u8], target: Recipient) -> usize {
     round.sums
 }
 
+/// Returns a message of each length that the server or a device receives in an honest round.
+pub(crate) fn messages(to: Recipient) -> Vec<Vec<u8>> {
+    let mut round = ScriptedRound::new(to);
+    let mut messages = BTreeMap::new();
+    while let Some(message) = round.in_transit.pop_front() {
+        if message.to == to {
+            messages.insert(message.bytes.len(), message.bytes.to_vec());
+        }
+        round.deliver(message);
+        round.gather();
+    }
+    messages.into_values().collect()
+}
+
 /// A message in transit.
 #[derive(Clone)]
 struct MessageInTransit {

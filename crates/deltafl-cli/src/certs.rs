@@ -11,6 +11,7 @@ use deltafl_wire::identity::{
     DeviceIdentity, DeviceName, FederationName, Fingerprint, IdentityError, Validity,
 };
 use deltafl_wire::roster::Roster;
+use deltafl_wire::roster_log::{LoggedRoster, ROSTER_LOG};
 use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 
@@ -178,6 +179,8 @@ fn sign_roster(certs: &Path, days: u32, runs: u64, store: &StoreArgs) -> Result<
         store.create_federation(federation).await.map_err(store_error)?;
         let lifetime = Duration::from_secs(86_400 * u64::from(days));
         let roster = signed(&store, &authority, lifetime, runs, &SystemClock).await.map_err(renewal_error)?;
+        let logged = LoggedRoster::new(&roster, authority.public_key()).into_diagnostic()?;
+        logged.append(&certs.join("ca").join(ROSTER_LOG)).into_diagnostic()?;
         let roster = Roster::decode(roster.bytes).into_diagnostic()?;
         let (edition, runs) = (roster.edition(), roster.runs());
         let devices = store.device_count(federation).await.map_err(store_error)?;

@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
 }
 
 fn rendered(comparison: &Comparison) -> String {
-    let Comparison { before, after, devices, mean, p90, .. } = comparison;
+    let Comparison { before, after, devices, mean, p90, std, worst_tenth, gini, .. } = comparison;
     let mut text = String::new();
     let title = if before.run == after.run {
         format!("{}: {} → {}", before.run, before.track, after.track)
@@ -71,7 +71,14 @@ fn rendered(comparison: &Comparison) -> String {
         let _ = writeln!(text, "{} devices are in only one of the two and omitted", comparison.unpaired);
     }
     let _ = writeln!(text, "  {:<16} {:>9} {:>9} {:>9}   95 % interval", "", "before", "after", "change");
-    for (name, difference) in [("mean", mean), ("90th percentile", p90)] {
+    let figures = [
+        ("mean", mean),
+        ("90th percentile", p90),
+        ("deviation", std),
+        ("worst tenth", worst_tenth),
+        ("Gini", gini),
+    ];
+    for (name, difference) in figures.into_iter().filter(|(_, difference)| !difference.before.is_nan()) {
         let _ = writeln!(text, "  {name:<16} {}", row(comparison, difference));
     }
     text.push('\n');

@@ -2,6 +2,8 @@
 
 use miette::Result;
 
+mod auto;
+mod columns;
 #[cfg(feature = "fetch")]
 mod fetch;
 mod import;

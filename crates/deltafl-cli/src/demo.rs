@@ -47,6 +47,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: Start::Any,
         machine: args.machine.machine(),
         concurrent_seeds: true,
+        algorithms: None,
     };
     let ended = train(experiment, &options, &mut progress);
     drop(progress);

@@ -12,8 +12,8 @@ use crate::run::CpuArgs;
 /// Evaluate the models of a run on the devices of another federation
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Every device of the federation is evaluated, regardless of its split. Features are normalised with the constants of \
-the run's train devices, so the data of the run must still be available. Its words must be those of the federation.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
+    after_help = "Every device of the federation is evaluated, regardless of its split. Columns, categories, classes and words are found by \
+name, and features are normalised with the constants of the run, which its folder contains. `data import --like RUN` imports a table with these constants.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
 deltafl evaluate runs/emnist-linear --data data/other-writers --theta 0.5 --devices devices.csv"
 )]
 pub(crate) struct Args {

@@ -7,11 +7,11 @@ use miette::{IntoDiagnostic, WrapErr};
 
 use crate::error::explained;
 
-/// Export a run for TensorBoard, or as tables that pandas and polars read
+/// Export a run for TensorBoard, as tables that pandas and polars read, or as models for other programs
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl export runs/emnist-linear --format tensorboard && tensorboard --logdir runs/emnist-linear/export/tensorboard\n  \
-deltafl export runs/emnist-linear --format parquet --out tables"
+deltafl export runs/emnist-linear --format parquet --out tables\n  deltafl export runs/reviews --format onnx"
 )]
 pub(crate) struct Args {
     /// The run folder
@@ -38,6 +38,12 @@ enum Format {
     Parquet,
     /// cohorts.csv: the devices drawn in every round of a simulation
     Cohorts,
+    /// A network per level that onnxruntime runs, with the preparation of its inputs (opset 17)
+    Onnx,
+    /// The tensors of each level under PyTorch's names
+    Safetensors,
+    /// The same tensors, for torch.load
+    Torch,
 }
 
 impl From<Format> for ExportFormat {
@@ -47,6 +53,9 @@ impl From<Format> for ExportFormat {
             Format::Csv => Self::Csv,
             Format::Parquet => Self::Parquet,
             Format::Cohorts => Self::Cohorts,
+            Format::Onnx => Self::Onnx,
+            Format::Safetensors => Self::Safetensors,
+            Format::Torch => Self::Torch,
         }
     }
 }

@@ -30,7 +30,9 @@ mod enrol;
 mod error;
 mod evaluate;
 mod export;
+mod field;
 mod illustrate;
+mod init;
 mod interrupt;
 #[cfg(feature = "net")]
 mod logs;
@@ -38,6 +40,7 @@ mod man;
 #[cfg(feature = "net")]
 mod model;
 mod paper;
+mod predict;
 mod privacy;
 mod progress;
 mod reference;
@@ -65,15 +68,18 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Demo(demo::Args),
+    Init(init::Args),
     Run(run::Args),
     /// Train every combination of values of an experiment
     #[command(subcommand)]
     Sweep(sweep::SweepCommand),
     Tune(tune::Args),
+    Field(field::Args),
     Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
     Evaluate(evaluate::Args),
+    Predict(predict::Args),
     Runs(runs::Args),
     Export(export::Args),
     Experiment(reference::Args),
@@ -162,13 +168,16 @@ fn dispatch(command: Command) -> miette::Result<()> {
     }
     match command {
         Command::Demo(args) => demo::run(args),
+        Command::Init(args) => init::run(args),
         Command::Run(args) => run::run(args),
         Command::Sweep(command) => sweep::run(command),
         Command::Tune(args) => tune::run(args),
+        Command::Field(args) => field::run(args),
         Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Evaluate(args) => evaluate::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Export(args) => export::run(args),
         Command::Experiment(args) => reference::run(args),

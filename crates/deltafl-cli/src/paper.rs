@@ -1,22 +1,27 @@
 //! `deltafl paper`: runs the paper's experiments by name, from imported data to tables.
 
 use std::fs;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use deltafl_data::experiment::Experiment;
 use deltafl_run::paper::estimate::{HumanDuration, RemainingWork, RunPace};
-use deltafl_run::paper::{MissingData, Pair, PaperComparison, find_federation};
+use deltafl_run::paper::{MissingData, Pair, PaperComparison, PaperSplits, find_federation};
 use deltafl_run::report::{ReportFigures, write_report};
+use deltafl_run::sweep::folder::SweepFolder;
+use deltafl_run::sweep::points::{Shard, SweepPoint};
+use deltafl_run::sweep::splits::over_splits;
+use deltafl_run::sweep::train::{SweepOptions, train as train_points};
 use deltafl_run::{Ended, RunOptions, Start, Stopped, session};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use crate::error::{self, explained};
 use crate::interrupt::stop_on_interrupt;
-use crate::progress::{Progress, warn_of_idle_rounds};
+use crate::progress::{Progress, SweepProgress, warn_of_idle_rounds};
 use crate::run::{MachineArgs, refuse_ranks};
+use crate::sweep::conclude;
 
 /// Run the paper's experiments, from imported data to tables with the paper's results for
 /// comparison
@@ -29,7 +34,8 @@ Examples:
   deltafl data import shakespeare pg100.txt.gz --out data/shakespeare
   deltafl paper shakespeare-gru --seeds 1 --rounds 150
   deltafl paper --estimate
-  deltafl paper --all"
+  deltafl paper --all
+  deltafl paper emnist-linear --splits 5"
 )]
 pub(crate) struct Args {
     /// The data set and the model [default: all whose data is available]
@@ -41,6 +47,16 @@ pub(crate) struct Args {
     /// Seeds 1 to N
     #[arg(long, value_name = "N", default_value = "5")]
     seeds: NonZeroU64,
+    /// Splits 1 to N of the devices, a run for each split and seed; differences between tracks are
+    /// paired by split and seed
+    #[arg(long, value_name = "N", conflicts_with_all = ["tui", "estimate"])]
+    splits: Option<NonZeroU64>,
+    /// With --splits: train the i-th of n shares of the runs: i/n
+    #[arg(long, value_name = "I/N", requires = "splits")]
+    shard: Option<Shard>,
+    /// With --splits: number of runs that train at the same time [default: one per thread]
+    #[arg(long, value_name = "N", requires = "splits")]
+    jobs: Option<NonZeroUsize>,
     /// Rounds [default: the paper's]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroU64>,
@@ -86,6 +102,9 @@ fn pairs() -> impl TypedValueParser<Value = Pair> {
 struct Job {
     pair: Pair,
     experiment: Experiment,
+    federation: PathBuf,
+    /// The overrides of the user.
+    overrides: Vec<String>,
     out: PathBuf,
 }
 
@@ -97,6 +116,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     refuse_ranks("mpirun deltafl run experiments/paper/PAIR.toml")?;
     let jobs = jobs(&args, &pairs)?;
+    if let Some(splits) = args.splits {
+        return run_splits(&args, &jobs, splits);
+    }
     estimate(&args, &jobs)?;
     if args.estimate {
         return Ok(());
@@ -130,6 +152,40 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Trains every pair on several splits of the devices.
+fn run_splits(args: &Args, jobs: &[Job], splits: NonZeroU64) -> Result<()> {
+    let mut results = Vec::new();
+    for job in jobs {
+        let preset = job.pair.preset();
+        let sweep = preset
+            .sweep_over_splits(&job.federation, args.seeds, splits, &job.overrides)
+            .map_err(explained)?;
+        let folder = SweepFolder::at(&args.out.join("splits").join(preset.name));
+        folder.describe(&sweep).map_err(explained)?;
+        let points: Vec<&SweepPoint> = match args.shard {
+            Some(shard) => shard.select(&sweep.points).collect(),
+            None => sweep.points.iter().collect(),
+        };
+        let options = SweepOptions { jobs: args.jobs, machine: args.machine.machine() };
+        let mut progress = SweepProgress::unless(args.quiet || args.json);
+        let tally = train_points(&folder, &points, &options, &mut progress).map_err(explained)?;
+        conclude(tally, folder.path(), args.json)?;
+        for result in over_splits(&folder, &sweep).map_err(explained)? {
+            results.push(PaperSplits::new(job.pair, result));
+        }
+    }
+    let tables = args.out.join("splits").join("paper.md");
+    let markdown: String = results.iter().map(PaperSplits::markdown).collect();
+    fs::write(&tables, markdown).into_diagnostic().wrap_err_with(|| tables.display().to_string())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
+    } else {
+        results.iter().for_each(|result| println!("{}", result.rendered()));
+        println!("Tables:  {}", tables.display());
+    }
+    Ok(())
+}
+
 /// Returns the pairs whose data is available.
 fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
     let (mut jobs, mut missing) = (Vec::new(), Vec::new());
@@ -141,7 +197,8 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
                 let overrides: Vec<String> = rounds.into_iter().chain(args.overrides.clone()).collect();
                 let experiment =
                     preset.experiment_with(&federation, args.seeds, &overrides).map_err(explained)?;
-                jobs.push(Job { pair, experiment, out: args.out.join(preset.name) });
+                let out = args.out.join(preset.name);
+                jobs.push(Job { pair, experiment, federation, overrides, out });
             }
             None => missing.push(preset),
         }
@@ -233,6 +290,7 @@ fn train(args: &Args, job: &Job, progress: &mut Progress) -> Result<Result<Paper
         start: Start::Any,
         machine: args.machine.machine(),
         concurrent_seeds: progress.shows_concurrent_seeds(),
+        algorithms: None,
     };
     let federation = session::load(&job.experiment).map_err(explained)?;
     let ended = session::run_on(job.experiment.clone(), &federation, &options, progress);

@@ -114,6 +114,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: if args.resume { Start::Resume } else { Start::New },
         machine: args.machine.machine(),
         concurrent_seeds: progress.shows_concurrent_seeds(),
+        algorithms: None,
     };
     let ended = train(experiment, &options, &mut progress);
     drop(progress);

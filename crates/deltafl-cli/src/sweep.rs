@@ -8,7 +8,7 @@ use deltafl_run::error::shell_quoted;
 use deltafl_run::sweep::folder::SweepFolder;
 use deltafl_run::sweep::points::{Shard, Sweep, SweepPoint};
 use deltafl_run::sweep::train::{SweepOptions, Tally, train};
-use deltafl_run::sweep::{listing, merge, slurm};
+use deltafl_run::sweep::{listing, merge, slurm, splits};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use crate::error::{self, explained};
@@ -26,6 +26,7 @@ lists. A table [sweep] or --sweep does the same without changing the experiment:
 
 Examples:
   deltafl sweep run x.toml --sweep local.learning_rate=0.3,1 --sweep local.batch=10,32
+  deltafl sweep run x.toml --sweep data.split.seed=1,2,3,4,5 --sweep seeds=[1],[2],[3]
   deltafl sweep run x.toml --shard 2/8 --out part-2
   deltafl sweep merge part-* --into sweeps/x
   deltafl sweep list sweeps/x"
@@ -103,6 +104,10 @@ pub(crate) struct ListArgs {
     /// Print averages over the points that differ only in their seeds, instead of the points
     #[arg(long)]
     average: bool,
+    /// Print only the results over splits of the devices: differences between tracks, paired by
+    /// split and seed
+    #[arg(long, conflicts_with_all = ["csv", "average"])]
+    splits: bool,
 }
 
 /// Merge the folders of one sweep from several machines
@@ -155,6 +160,7 @@ fn run_points(args: &RunArgs) -> Result<()> {
     if !args.json {
         print!("{}", listing::rendered(&sweep, &results));
         print!("{}", averages(&folder, &sweep)?);
+        print!("{}", over_splits(&folder, &sweep)?);
         println!("\nSweep folder: {}", folder.path().display());
     } else if !tally.interrupted {
         println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
@@ -170,6 +176,15 @@ fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
     } else {
         format!("\nAverages over seeds\n\n{}", listing::table(sweep, &averages))
     })
+}
+
+/// Renders the results over splits of the devices, if splits are swept.
+pub(crate) fn over_splits(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
+    if !splits::has_splits(sweep) {
+        return Ok(String::new());
+    }
+    let results = splits::over_splits(folder, sweep).map_err(explained)?;
+    Ok(results.iter().map(|result| format!("\n{}", result.rendered())).collect())
 }
 
 /// The point at which a sweep was stopped.
@@ -206,6 +221,15 @@ pub(crate) fn conclude(tally: Tally, folder: &Path, json: bool) -> Result<()> {
 fn list(args: &ListArgs) -> Result<()> {
     let folder = SweepFolder::at(&args.folder);
     let sweep = folder.sweep().map_err(explained)?;
+    if args.splits {
+        let results = splits::over_splits(&folder, &sweep).map_err(explained)?;
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
+        } else {
+            results.iter().for_each(|result| println!("{}", result.rendered()));
+        }
+        return Ok(());
+    }
     let results = if args.average {
         listing::averages(&folder, &sweep)
     } else {
@@ -221,6 +245,7 @@ fn list(args: &ListArgs) -> Result<()> {
     } else {
         print!("{}", listing::rendered(&sweep, &results));
         print!("{}", averages(&folder, &sweep)?);
+        print!("{}", over_splits(&folder, &sweep)?);
     }
     Ok(())
 }

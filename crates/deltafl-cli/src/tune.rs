@@ -63,6 +63,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         "tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml",
     )?;
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
+    let name = experiment.name().to_owned();
     let out = args.out.unwrap_or_else(|| Path::new("tune").join(experiment.name()));
     let sweep = SweepOptions { jobs: args.jobs, machine: args.machine.machine() };
     let values = GridValues { rates: args.rates, decays: args.decays, l2: args.l2 };
@@ -82,7 +83,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&chosen).into_diagnostic()?);
     } else {
-        println!("Ready to run:\n  deltafl run {}", chosen.experiment.display());
+        println!("Ready to run:\n  deltafl run {} --out runs/{name}-tuned", chosen.experiment.display());
     }
     Ok(())
 }

@@ -305,7 +305,7 @@ impl<'a> Gpu<'a> {
         };
         self.sums.start(sums.len())?;
         // A sum over this many devices cannot wrap (`UpdateCode`).
-        let limit = 2f64.powi(62) / f64::from(key.members.max(1));
+        let limit = key.code().limit();
         let data = self.data.clone();
         let mut wanted: Vec<RequestedUpdate<'_>> = Vec::with_capacity(tasks.len());
         for (task, &vector) in tasks.iter().zip(&vectors) {

@@ -15,12 +15,14 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::memory::AlgorithmState;
 use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
+use deltafl::superquantile::Conformity;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
 use deltafl::training::{Decay, InvalidPlan, Local, Plan};
 
 mod address;
 mod algorithm;
 mod data;
+mod external;
 pub mod keys;
 mod list;
 mod model;
@@ -34,6 +36,7 @@ mod split;
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, DataSource, LoadError};
 pub use deltafl::number::{NonNegative, OutOfRange, Positive};
+pub use external::{ExternalAlgorithms, ExternalPart, ExternalSection};
 pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidFolderName, check_name};
@@ -215,6 +218,12 @@ impl Experiment {
         Self(ExperimentFile { seeds, ..self.0 })
     }
 
+    /// With another number of rounds.
+    #[must_use]
+    pub fn with_rounds(self, rounds: NonZeroU64) -> Self {
+        Self(ExperimentFile { rounds, ..self.0 })
+    }
+
     /// With an evaluation after the last round only.
     #[must_use]
     pub fn evaluated_at_the_end(self) -> Self {
@@ -237,6 +246,13 @@ impl Experiment {
     #[must_use]
     pub fn with_split(mut self, split: Option<SplitSection>) -> Self {
         self.0.data.split = split;
+        self
+    }
+
+    /// With an evaluation of at most this many devices per split; of all devices if `None`.
+    #[must_use]
+    pub fn with_evaluation_sample(mut self, sample: Option<NonZeroUsize>) -> Self {
+        self.0.data.evaluate_sample = sample;
         self
     }
 
@@ -306,7 +322,7 @@ impl Experiment {
                 "[adversary] cannot be combined with [privacy]: liars change updates without noise",
             );
         }
-        match self.try_plan() {
+        match self.try_plan(None) {
             Err(error @ InvalidPlan::Private { .. }) => Err(InvalidExperiment::whole(error.to_string())),
             _ => Ok(()),
         }
@@ -314,22 +330,38 @@ impl Experiment {
 }
 
 impl Experiment {
-    /// Returns the tracks, in the order of the file.
+    /// Returns the tracks, in the order of the file. Tracks of external algorithms can be read but
+    /// not trained.
     pub fn tracks(&self) -> Vec<Track> {
-        let points: Vec<(&AlgorithmSection, OptionValues)> = self
-            .0
-            .algorithm
-            .iter()
-            .flat_map(|section| section.points().into_iter().map(move |options| (section, options)))
+        self.tracks_with(None)
+    }
+
+    /// Returns the tracks, with the implementation of the external algorithms.
+    fn tracks_with(&self, external: Option<&dyn ExternalAlgorithms>) -> Vec<Track> {
+        let sections = self.0.algorithm.iter().enumerate();
+        let points: Vec<(usize, &AlgorithmSection, OptionValues)> = sections
+            .flat_map(|(i, section)| section.points().into_iter().map(move |options| (i, section, options)))
             .collect();
         let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.0.model.l2).get() as f32;
-        let named: Vec<_> = points.iter().map(|(s, options)| (s.algorithm(), options, l2(s))).collect();
+        let named: Vec<_> = points.iter().map(|(_, s, options)| (s.title(), options, l2(s))).collect();
         let names = track_names(&named);
-        let track = |((section, options), name): (&(&AlgorithmSection, OptionValues), &String)| {
-            let parts = (section.algorithm().build)(options).expect("a section is checked when it is read");
-            Track::new(name, section.algorithm(), parts, l2(section))
+        let track = |(t, (i, section, options)): (usize, &(usize, &AlgorithmSection, OptionValues))| {
+            let base = (section.algorithm().build)(options).expect("a section is checked when it is read");
+            let parts = match (section.external(), external) {
+                (None, _) => base,
+                (Some(described), None) => described.described(base),
+                (Some(_), Some(external)) => external.parts(*i, t, base),
+            };
+            let mut track = Track::new(&names[t], section.algorithm(), parts, l2(section));
+            section.kind().clone_into(&mut track.label.algorithm);
+            track
         };
-        points.iter().zip(&names).map(track).collect()
+        points.iter().enumerate().map(track).collect()
+    }
+
+    /// Returns the name of the first algorithm that only the caller's program implements.
+    pub fn external(&self) -> Option<&str> {
+        self.0.algorithm.iter().find_map(|section| Some(section.external()?.name.as_str()))
     }
 
     /// Returns the labels of the tracks, in their order.
@@ -337,12 +369,18 @@ impl Experiment {
         self.tracks().into_iter().map(|track| track.label).collect()
     }
 
-    /// Returns the plan for the round loop.
+    /// Returns the plan for the round loop. Tracks of external algorithms can be read but not
+    /// trained.
     pub fn plan(&self) -> Plan {
-        self.try_plan().expect("a valid experiment is a valid plan")
+        self.plan_with(None)
     }
 
-    fn try_plan(&self) -> Result<Plan, InvalidPlan> {
+    /// Returns the plan for the round loop, with the implementation of the external algorithms.
+    pub fn plan_with(&self, external: Option<&dyn ExternalAlgorithms>) -> Plan {
+        self.try_plan(external).expect("a valid experiment is a valid plan")
+    }
+
+    fn try_plan(&self, external: Option<&dyn ExternalAlgorithms>) -> Result<Plan, InvalidPlan> {
         let plan = Plan::builder()
             .rounds(self.rounds())
             .sampling(Sampling {
@@ -354,13 +392,16 @@ impl Experiment {
             .evaluate_every(self.evaluate_every())
             .terms(self.terms())
             .privacy(self.privacy_plan())
-            .tracks(self.tracks());
+            .tracks(self.tracks_with(external));
         plan.build()
     }
 
-    /// Returns the levels whose tail has too few devices for privacy: θ·m < 10.
+    /// Returns the levels below 1 whose tail has too few devices for privacy: θ·m < 10.
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
-        self.labels().into_iter().filter(|label| label.theta.get() * (self.cohort() as f64) < 10.0).collect()
+        let is_thin = |label: &TrackLabel| {
+            label.theta != Conformity::FULL && label.theta.get() * (self.cohort() as f64) < 10.0
+        };
+        self.labels().into_iter().filter(is_thin).collect()
     }
 
     /// Whether the server receives individual losses to find η (open mode).
@@ -373,8 +414,8 @@ impl Experiment {
         if !self.0.adversary.is_none() {
             return Some(("[adversary]", "only simulated devices lie on purpose"));
         }
-        self.0.algorithm.iter().find_map(|section| match section.algorithm().requires {
-            Requires::Open(reason) | Requires::Simulation(reason) => Some((section.algorithm().kind, reason)),
+        self.0.algorithm.iter().find_map(|section| match section.requires() {
+            Requires::Open(reason) | Requires::Simulation(reason) => Some((section.kind(), reason)),
             Requires::Sums => None,
         })
     }
@@ -382,8 +423,8 @@ impl Experiment {
     /// Returns the first algorithm whose server sees the answers of individual devices, with the
     /// reason.
     fn needs_open_simulation(&self) -> Option<(&'static str, &'static str)> {
-        self.0.algorithm.iter().find_map(|section| match section.algorithm().requires {
-            Requires::Open(reason) => Some((section.algorithm().kind, reason)),
+        self.0.algorithm.iter().find_map(|section| match section.requires() {
+            Requires::Open(reason) => Some((section.kind(), reason)),
             Requires::Sums | Requires::Simulation(_) => None,
         })
     }

@@ -13,6 +13,8 @@ use deltafl::data::{DeviceSplit, Federation, InputKind, Provenance, Split, Targe
 use super::writer::MOST_CLASSES;
 use super::{FederationWriter, Heading, Manifest, SaveError};
 
+pub mod auto;
+mod cell;
 mod delimited;
 pub mod emnist;
 mod encoding;
@@ -20,17 +22,23 @@ mod error;
 mod features;
 pub mod idx;
 mod image;
+pub mod images;
 mod input;
 mod json;
+mod json_lines;
 pub mod leaf;
 mod npy;
 pub mod npz;
 mod number;
 pub mod parquet;
+mod parquet_rows;
+mod rows;
 pub mod sent140;
 pub mod shakespeare;
 mod spool;
+mod survey;
 pub mod table;
+mod texts;
 mod tokens;
 pub mod word_vectors;
 
@@ -132,6 +140,10 @@ pub struct Imported {
 }
 
 impl Imported {
+    fn new(manifest: Manifest, target: &ImportTarget) -> Self {
+        Self { manifest, out: target.out.clone() }
+    }
+
     /// Opens the federation.
     pub fn open(&self) -> Result<Federation, super::OpenError> {
         crate::open(&self.out)

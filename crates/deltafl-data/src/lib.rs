@@ -43,6 +43,7 @@
 
 mod arrow_file;
 pub mod experiment;
+mod groups;
 pub mod import;
 mod manifest;
 mod mapped;
@@ -56,6 +57,7 @@ mod tensor_file;
 mod writer;
 
 pub use arrow_file::InvalidArrowFile;
+pub use groups::{has_groups, write_groups};
 pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
 pub use parquet_file::table as parquet_table;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use deltafl::data::{DeviceSplit, FeatureColumn, InputKind, Provenance, TargetKind};
+use deltafl::data::{DeviceSplit, FeatureColumn, InputKind, Provenance, TableCoding, TargetKind};
 use serde::{Deserialize, Serialize};
 
 use super::OpenError;
@@ -45,7 +45,7 @@ pub struct Manifest {
     /// For windows: the symbols of the alphabet, in the order of their codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbols: Option<String>,
-    /// For tokens: entries per word vector.
+    /// For tokens: entries per word vector; 0 if the words have no vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub word_dim: Option<usize>,
     /// The kind and shape of an input.
@@ -53,6 +53,9 @@ pub struct Manifest {
     /// The columns from which the features were computed, if they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<FeatureColumn>,
+    /// The conversion of the table or images of origin, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<TableCoding>,
     /// The split of the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<DeviceSplit>,

@@ -15,6 +15,7 @@ use deltafl::data::{
 };
 
 use super::arrow_file::{ArrowColumn, ArrowFile, ArrowNumber, ColumnType, InvalidArrowFile};
+use super::groups;
 use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
 use super::writer::MOST_CLASSES;
@@ -79,6 +80,14 @@ pub enum OpenError {
         /// The mismatch.
         source: InvalidColumns,
     },
+    /// The declared groups are invalid.
+    #[error("{path}: {problem}")]
+    Groups {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
     /// A file does not match the manifest.
     #[error("{path}: contains {got} {what}, but the manifest lists {expected}")]
     Count {
@@ -106,7 +115,7 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
     let (words, vectors) = match (manifest.input, manifest.word_dim) {
         (InputKind::Tokens { vocabulary, .. }, Some(dim)) => {
             let (words, vectors) = open_words(dir, vocabulary, dim)?;
-            (Some(words), Some(vectors))
+            (Some(words), vectors)
         }
         _ => (None, None),
     };
@@ -120,6 +129,7 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
         targets,
         class_names: manifest.class_names,
         feature_columns: manifest.features,
+        coding: manifest.table,
         words,
         vectors,
         symbols: manifest.symbols,
@@ -127,7 +137,9 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
         device_split: manifest.split,
         hash: manifest.hash,
     };
-    Federation::from_columns(columns).map_err(|source| OpenError::Columns { path: dir.join(DEVICES), source })
+    let federation = Federation::from_columns(columns);
+    let federation = federation.map_err(|source| OpenError::Columns { path: dir.join(DEVICES), source })?;
+    groups::declared(dir, federation)
 }
 
 /// The columns of the device table.
@@ -159,12 +171,13 @@ pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Arr
     }
 }
 
-/// The columns of the vocabulary.
-pub(crate) fn word_columns(dim: usize) -> [ArrowColumn; 2] {
-    [
-        ArrowColumn::new("word", ColumnType::Utf8),
-        ArrowColumn::new("vector", ColumnType::List(ArrowNumber::F32, dim)),
-    ]
+/// The columns of the vocabulary. Without vectors, `dim` is 0.
+pub(crate) fn word_columns(dim: usize) -> Vec<ArrowColumn> {
+    let word = ArrowColumn::new("word", ColumnType::Utf8);
+    match dim {
+        0 => vec![word],
+        dim => vec![word, ArrowColumn::new("vector", ColumnType::List(ArrowNumber::F32, dim))],
+    }
 }
 
 /// Bounds that the columns and the code rely on: a label has two or four bytes, a symbol one.
@@ -185,7 +198,7 @@ fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
         InputKind::Tokens { len, vocabulary } => {
             bounded("input.len", len, LONGEST)?;
             bounded("input.vocabulary", vocabulary, LONGEST)?;
-            bounded("word_dim", manifest.word_dim.unwrap_or(1), LONGEST)
+            bounded("word_dim", manifest.word_dim.unwrap_or(1).max(1), LONGEST)
         }
         InputKind::Windows { len, alphabet } => {
             bounded("input.len", len, LONGEST)?;
@@ -230,12 +243,16 @@ fn open_devices(dir: &Path, manifest: &Manifest) -> Result<DeviceTable, OpenErro
     Ok(DeviceTable { ids, split: file.numbers(1), offset: file.numbers(2), examples: file.numbers(3) })
 }
 
-fn open_words(dir: &Path, vocabulary: usize, dim: usize) -> Result<(TextColumn, WordVectors), OpenError> {
+fn open_words(
+    dir: &Path,
+    vocabulary: usize,
+    dim: usize,
+) -> Result<(TextColumn, Option<WordVectors>), OpenError> {
     let path = dir.join(WORDS);
     let file = open_file(&path, &word_columns(dim))?;
     if file.rows != vocabulary as u64 {
         return Err(OpenError::Count { path, what: "words", expected: vocabulary as u64, got: file.rows });
     }
     let words = file.strings(0).map_err(|source| OpenError::Arrow { path, source })?;
-    Ok((words, WordVectors { dim, values: file.numbers(1) }))
+    Ok((words, (dim > 0).then(|| WordVectors { dim, values: file.numbers(1) })))
 }

@@ -206,6 +206,11 @@ pub fn partition(
     writer.feature_columns(federation.feature_columns().to_vec());
     if let Some(vectors) = federation.vectors() {
         writer.words(federation.word_list(vectors), vectors)?;
+    } else if let Some(words) = federation.words() {
+        writer.word_list(words.iter())?;
+    }
+    if let Some(coding) = federation.coding() {
+        writer.coding(coding.clone());
     }
     for (k, examples) in dealt.iter().enumerate().filter(|(_, examples)| !examples.is_empty()) {
         let rows: Vec<(FederationIndex, usize)> = examples.iter().map(|&example| places[example]).collect();

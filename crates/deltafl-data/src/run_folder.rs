@@ -8,6 +8,8 @@
 //!   checkpoint/*.safetensors   the last good state of each seed, always whole
 //!   summary.json           the figures of the paper's tables
 //!   classes.json           the error of each class, if labels are words
+//!   baseline.json          the error of the best constant prediction
+//!   contract.json          the shape of the data and the constants of its preparation
 //! ```
 //!
 //! The folder is safe against a kill at any moment. Complete files are written under temporary
@@ -23,10 +25,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
+use deltafl::data::DataContract;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::training::{RoundRecord, State};
 
 mod atomic;
+mod baseline;
 mod checkpoint;
 mod classes;
 mod devices;
@@ -34,11 +38,15 @@ mod idle;
 mod rounds;
 mod summary;
 
+pub use baseline::Baseline;
 pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
 pub use classes::{ClassFigures, Classes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use idle::{IdleCause, IdleRounds};
 pub use summary::{HeldOutSummary, Summary, TrackSummary};
+
+/// The name of the file of the contract.
+const CONTRACT: &str = "contract.json";
 
 /// An error that occurs when a run folder is written or read.
 #[derive(Debug, thiserror::Error)]
@@ -268,6 +276,17 @@ impl RunFolder {
         classes::write(&self.path, classes)
     }
 
+    /// Writes the error of the best constant prediction.
+    pub fn baseline(&self, baseline: &Baseline) -> Result<(), RunFolderError> {
+        baseline::write(&self.path, baseline)
+    }
+
+    /// Writes the contract of the data: with it, the models can be applied to other data.
+    pub fn contract(&self, contract: &DataContract) -> Result<(), RunFolderError> {
+        let file = self.path.join(CONTRACT);
+        atomic::write(&file, &contract.to_bytes()).map_err(io_error(&file))
+    }
+
     /// Sorts `rounds.jsonl` by these seeds: seeds that train side by side write in any order.
     pub fn sort_rounds(&mut self, seeds: &[u64]) -> Result<(), RunFolderError> {
         let file = self.path.join("rounds.jsonl");
@@ -310,6 +329,18 @@ pub fn read_rounds(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
 /// Returns the errors of each class after the last round of a run; `None` if classes have no names.
 pub fn read_classes(path: &Path) -> Result<Option<Classes>, RunFolderError> {
     classes::read(path)
+}
+
+/// Returns the contract of the data of a run; `None` if an earlier version wrote the run.
+pub fn read_contract(path: &Path) -> Result<Option<DataContract>, RunFolderError> {
+    let file = path.join(CONTRACT);
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io_error(&file)(e)),
+    };
+    let contract = DataContract::from_bytes(&bytes);
+    contract.map(Some).map_err(|e| RunFolderError::Malformed { path: file, line: 1, reason: e.to_string() })
 }
 
 /// Returns the evaluations of a run, by seed and round.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::data::{
     ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice,
-    Provenance, Shape, Split, TargetBuffer, TargetKind, WordVectors,
+    Provenance, Shape, Split, TableCoding, TargetBuffer, TargetKind, WordVectors,
 };
 use deltafl::task::Targets;
 
@@ -83,6 +83,7 @@ pub struct FederationWriter {
     targets: TargetBuffer,
     class_names: Vec<String>,
     features: Vec<FeatureColumn>,
+    coding: Option<TableCoding>,
     hash: ContentHash,
     symbols: Option<String>,
     word_dim: Option<usize>,
@@ -128,6 +129,7 @@ impl FederationWriter {
             targets,
             class_names: Vec::new(),
             features: Vec::new(),
+            coding: None,
             hash: ContentHash::default(),
             symbols: None,
             word_dim: None,
@@ -160,6 +162,12 @@ impl FederationWriter {
         self
     }
 
+    /// Sets the conversion of the table or images of origin.
+    pub fn coding(&mut self, coding: TableCoding) -> &mut Self {
+        self.coding = Some(coding);
+        self
+    }
+
     /// Sets the symbols of the alphabet, for windows.
     pub fn symbols(&mut self, symbols: &str) -> &mut Self {
         self.symbols = Some(symbols.to_owned());
@@ -172,8 +180,22 @@ impl FederationWriter {
         words: impl Iterator<Item = &'a str> + Clone,
         vectors: &WordVectors,
     ) -> Result<(), SaveError> {
-        self.hash.words(words.clone(), &vectors.values);
-        self.word_dim = Some(vectors.dim);
+        self.write_words(words, vectors.dim, &vectors.values)
+    }
+
+    /// Writes the words of the vocabulary, for tokens whose vectors are trained.
+    pub fn word_list<'a>(&mut self, words: impl Iterator<Item = &'a str> + Clone) -> Result<(), SaveError> {
+        self.write_words(words, 0, &[])
+    }
+
+    fn write_words<'a>(
+        &mut self,
+        words: impl Iterator<Item = &'a str> + Clone,
+        dim: usize,
+        vectors: &[f32],
+    ) -> Result<(), SaveError> {
+        self.hash.words(words.clone(), vectors);
+        self.word_dim = Some(dim);
         let (mut text, mut ends) = (String::new(), Vec::new());
         for word in words {
             text.push_str(word);
@@ -181,9 +203,11 @@ impl FederationWriter {
         }
         let path = self.partial.path.join(WORDS);
         let write = || {
-            let mut file = ArrowFileWriter::create(&path, &word_columns(vectors.dim))?;
+            let mut file = ArrowFileWriter::create(&path, &word_columns(dim))?;
             write_strings(&mut file, &text, &ends)?;
-            file.buffer(bytes_of(&vectors.values))?;
+            if dim > 0 {
+                file.buffer(bytes_of(vectors))?;
+            }
             file.finish(ends.len() as u64)
         };
         write().map_err(|source| SaveError::Io { path: path.clone(), source })
@@ -247,6 +271,7 @@ impl FederationWriter {
             word_dim: self.word_dim,
             input: self.heading.kind,
             features: self.features,
+            table: self.coding,
             split: self.split,
             source: self.source,
         };
@@ -268,8 +293,11 @@ pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifes
     writer.class_names = federation.class_names().to_vec();
     writer.features = federation.feature_columns().to_vec();
     writer.symbols = federation.symbols().map(str::to_owned);
+    writer.coding = federation.coding().cloned();
     if let Some(vectors) = federation.vectors() {
         writer.words(federation.word_list(vectors), vectors)?;
+    } else if let Some(words) = federation.words() {
+        writer.word_list(words.iter())?;
     }
     for k in federation.devices() {
         let (inputs, targets) = federation.stored(k);

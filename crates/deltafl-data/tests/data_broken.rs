@@ -142,10 +142,10 @@ fn broken_tables() {
             "f, line 3: \"one\" is not a number, and the column \"x\" begins with one: correct it, leave the column out with \
              --columns, or read the whole column as words with --category \"x\"",
         ),
-        (b"user,y,x\na,0,nan\n", "f, line 2: a feature is not finite"),
+        (b"user,y,x\na,0,inf\n", "f, line 2: a feature is not finite"),
         (
             b"user,y,x\na,0,\n",
-            "f, line 2: the value of column \"x\" is missing: fill it in, or leave the row or the column out",
+            "f, line 2: the value of column \"x\" is missing: fill it in, or choose a rule with --missing drop, mean or category",
         ),
         (
             b"user,y,x\na,-1,1\n",

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use deltafl::stream::{Purpose, Stream};
 use deltafl_data::import::{
-    Features, ImportError, ImportTarget, Imported, idx, leaf, npz, parquet, sent140, shakespeare, table,
+    Features, ImportError, ImportTarget, Imported, auto, idx, images, leaf, npz, parquet, sent140,
+    shakespeare, table,
 };
 use tempfile::TempDir;
 
@@ -89,6 +90,55 @@ fn tables_survive() {
     };
     let good = b"d,y,x1,x2\na,0,0.5,1\n\"b, c\",1,2,3\na,2,1e-3,-4\n";
     survives(good, |path, target| table::import(path, table::Dialect::Csv, &columns, Features::Auto, target));
+}
+
+#[test]
+fn json_lines_survive() {
+    let columns = table::TableColumns {
+        device: Some("d".into()),
+        label: "y".into(),
+        texts: vec!["t".into()],
+        ..table::TableColumns::default()
+    };
+    let good = br#"{"d": "a", "y": "no", "t": "a bad film", "n": {"m": [1, 2]}}
+{"d": 7, "y": "yes", "t": "caf\u00e9 \ud83d\ude00"}
+"#;
+    survives(good, |path, target| {
+        let format = table::TableFormat::JsonLines;
+        table::import_files(&[path.to_owned()], format, &columns, Features::Auto, target)
+    });
+}
+
+#[test]
+fn inspected_tables_survive() {
+    let good = b"user;day;area;kind;text;y\na;2024-01-31;1,5;x;a good and long text;1\na;2024-02-01;;y;another good text;0\n\
+        b;2024-02-02;-1.234,5;;a third text of words;1\nb;;2;x;the last of the texts;0\n";
+    survives(good, |path, target| {
+        let paths = [path.to_owned()];
+        let found = auto::inspect(&paths, &auto::AutoOptions::default())?;
+        let target = ImportTarget { regression: found.regression, ..target.clone() };
+        table::import_files(&paths, found.format, &found.table, Features::Auto, &target)
+    });
+}
+
+/// A grey JPEG of 8 × 8 pixels, as libjpeg writes it.
+const JPEG: &[u8] = include_bytes!("grey.jpg");
+
+#[test]
+fn images_survive() {
+    let mut png = Vec::new();
+    let mut encoder = png::Encoder::new(&mut png, 2, 2);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.write_header().unwrap().write_image_data(&[7; 16]).unwrap();
+    for (name, good) in [("1.png", &png[..]), ("1.jpg", JPEG)] {
+        survives(good, |path, target| {
+            let folder = tempfile::tempdir().unwrap();
+            let class = folder.path().join("class");
+            fs::create_dir(&class).unwrap();
+            fs::copy(path, class.join(name)).unwrap();
+            images::import_folder(folder.path(), images::ImageOptions::default(), target)
+        });
+    }
 }
 
 #[test]

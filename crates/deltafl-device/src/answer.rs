@@ -24,6 +24,8 @@ pub(super) struct AnswerTask<'a> {
     pub(super) task: deltafl::task::Task,
     /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,
+    /// Whether it trains although it is outside of the tail.
+    pub(super) trains_always: bool,
 }
 
 /// The queries of a question that a device answers.
@@ -70,6 +72,7 @@ impl AnswerTask<'_> {
         let DeviceData { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
         let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
-        Member { examples, key, randomness: self.randomness, held_out }
+        let (randomness, trains_always) = (self.randomness, self.trains_always);
+        Member { examples, key, randomness, held_out, trains_always }
     }
 }

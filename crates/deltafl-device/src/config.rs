@@ -48,7 +48,7 @@ pub struct DeviceConfig {
     pub max_left_out: f64,
     /// Minutes of computing per day.
     pub work_per_day: u64,
-    /// Passes over the device's examples for one question.
+    /// Passes over the device's examples for one question. 1,000 examples in steps are one pass.
     pub max_passes: u32,
     /// The most answers under one authority; an answer is a contribution to one sum.
     pub answers: u64,

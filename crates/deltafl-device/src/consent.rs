@@ -79,19 +79,21 @@ pub enum NotAllowed {
     },
 }
 
-/// The largest batch that every device accepts, even one with few examples. It determines the
-/// memory in which a device trains.
+/// The largest batch of a step that draws its examples. It determines the memory in which a device
+/// trains. In a pass over the examples, no batch is larger than their number.
 const LARGE_BATCH: u64 = 1024;
-/// The minimum number of examples assumed in the work limit of a device.
-const FEW_EXAMPLES: u64 = 100;
+/// The examples that count as one pass if a plan names a number of steps.
+const EXAMPLES_PER_PASS: u64 = 1000;
 
 /// The reason for which a device refuses the work of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TooMuch {
-    #[error("a question that visits {visits} examples, more than the {most} that this device's owner allows")]
-    Visits { visits: u64, most: u64 },
-    #[error("batches of {batch} examples are too large for a device with {examples} examples")]
-    Batch { batch: u64, examples: u64 },
+    #[error(
+        "a question of {passes} passes over the examples, more than the {most} that this device's owner allows"
+    )]
+    Passes { passes: u64, most: u64 },
+    #[error("steps on batches of {batch} examples, more than {most}")]
+    Batch { batch: u64, most: u64 },
     #[error(
         "a question that weighs devices by their examples, to which this device's owner did not agree: \
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
@@ -153,8 +155,9 @@ pub struct Consent {
     pub drawn_only: bool,
     /// The computing time per day.
     pub work_per_day: Duration,
-    /// The maximum number of passes over the device's examples for one question. The device refuses
-    /// a larger question before it starts the work.
+    /// The maximum number of passes over the device's examples for one question. 1,000 examples of a
+    /// plan that names its steps count as one pass. The device refuses a larger question before it
+    /// starts the work.
     pub max_passes: u32,
     /// The largest number of answers under one authority. An answer is a contribution to one sum.
     pub answers: u64,
@@ -277,28 +280,26 @@ impl Consent {
         Ok(())
     }
 
-    /// Checks that the work and the memory of a question are within the owner's limits for a device
-    /// with `examples` examples.
-    pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
-        let mut visits = 0u64;
+    /// Checks that the work and the memory of a question are within the owner's limits. The result does
+    /// not depend on the number of examples of the device. Otherwise a server could find this number by
+    /// a few questions.
+    pub(super) fn allows_work(&self, question: &Question<ParamsId>) -> Result<(), TooMuch> {
+        let mut passes = 0u64;
         for query in &question.queries {
-            let Ask::Update { plan, .. } = &query.ask else {
-                visits = visits.saturating_add(examples);
-                continue;
-            };
+            // The loss, which also decides on membership in the tail.
+            passes = passes.saturating_add(1);
+            let Ask::Update { plan, .. } = &query.ask else { continue };
             let batch = plan.batch as u64;
-            if batch > examples.max(LARGE_BATCH) {
-                return Err(TooMuch::Batch { batch, examples });
-            }
-            let of_update = match plan.work {
-                Work::Epochs(epochs) => u64::from(epochs).saturating_mul(examples),
-                Work::Steps(steps) => u64::from(steps).saturating_mul(batch),
-            };
-            // The loss that decides on membership in the tail needs one more pass.
-            visits = visits.saturating_add(of_update).saturating_add(examples);
+            passes = passes.saturating_add(match plan.work {
+                Work::Epochs(epochs) => u64::from(epochs),
+                Work::Steps(_) if batch > LARGE_BATCH => {
+                    return Err(TooMuch::Batch { batch, most: LARGE_BATCH });
+                }
+                Work::Steps(steps) => (u64::from(steps) * batch).div_ceil(EXAMPLES_PER_PASS),
+            });
         }
-        let most = u64::from(self.max_passes).saturating_mul(examples.max(FEW_EXAMPLES));
-        if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
+        let most = u64::from(self.max_passes);
+        if passes > most { Err(TooMuch::Passes { passes, most }) } else { Ok(()) }
     }
 
     /// Checks that an answer of a device with `examples` examples rests on enough of them. A step on
@@ -461,20 +462,40 @@ mod tests {
     #[test]
     fn a_question_of_too_much_work_or_memory_is_refused_before_it_is_begun() {
         use Work::{Epochs, Steps};
-        let allowed =
-            |question: Question<ParamsId>, examples| Consent::default().allows_work(&question, examples);
-        assert_eq!(allowed(question(Epochs(1), 10, 3), 500), Ok(()));
-        assert_eq!(allowed(question(Epochs(1), 10, 40), 5), Ok(()));
-        assert_eq!(allowed(question(Steps(100), 10, 2), 5), Ok(()));
-        let endless = allowed(question(Epochs(u32::MAX), 10, 1), 500);
-        assert!(matches!(endless, Err(TooMuch::Visits { most: 50_000, .. })), "{endless:?}");
-        assert!(allowed(question(Epochs(50), 10, 2), 500).is_err(), "all queries of a question count");
-        assert!(allowed(question(Steps(u32::MAX), 1000, 64), 500).is_err());
+        let allowed = |question: Question<ParamsId>| Consent::default().allows_work(&question);
+        assert_eq!(allowed(question(Epochs(1), 10, 3)), Ok(()));
+        assert_eq!(allowed(question(Epochs(1), 10, 40)), Ok(()));
+        assert_eq!(allowed(question(Steps(100), 10, 2)), Ok(()));
+        let endless = allowed(question(Epochs(u32::MAX), 10, 1));
+        assert_eq!(endless, Err(TooMuch::Passes { passes: 1 << 32, most: 100 }));
+        assert!(allowed(question(Epochs(50), 10, 2)).is_err(), "all queries of a question count");
+        assert!(allowed(question(Steps(u32::MAX), 1000, 64)).is_err());
         assert_eq!(
-            allowed(question(Epochs(1), 1 << 20, 1), 500),
-            Err(TooMuch::Batch { batch: 1 << 20, examples: 500 })
+            allowed(question(Steps(1), 1 << 20, 1)),
+            Err(TooMuch::Batch { batch: 1 << 20, most: 1024 })
         );
-        assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
+        assert_eq!(allowed(question(Epochs(1), 5000, 1)), Ok(()), "a batch of all examples");
+    }
+
+    /// A server that asks for more and more work learns where a device refuses. With the defaults this
+    /// does not depend on the device if it has at least four examples.
+    #[test]
+    fn a_refusal_does_not_reveal_the_number_of_examples() {
+        use Work::{Epochs, Steps};
+        let consent = Consent::default();
+        let refuses = |work, batch, examples| {
+            let question = question(work, batch, 1);
+            consent.allows_detail(&question, examples).and(consent.allows_work(&question)).is_err()
+        };
+        let mut some = [0, 0];
+        for work in (0..20).flat_map(|power| [Epochs(1 << power), Steps(1 << power)]) {
+            for batch in (0..20).map(|power| 1 << power) {
+                let answers = [4, 5, 50, 99, 100, 101, 1023, 5000, 1 << 20].map(|n| refuses(work, batch, n));
+                assert!(answers.iter().all(|answer| *answer == answers[0]), "{work:?}, {batch}: {answers:?}");
+                some[usize::from(answers[0])] += 1;
+            }
+        }
+        assert!(some.iter().all(|count| *count > 50), "{some:?}");
     }
 
     #[test]

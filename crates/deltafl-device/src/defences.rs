@@ -30,6 +30,9 @@ pub enum Defence {
     NoLossInPrivate,
     /// A roster names its predecessor, which the device has accepted.
     RosterLog,
+    /// A device outside of the tail trains like the others, so that the time of its answer does not
+    /// reveal its membership.
+    EqualWork,
 }
 
 impl Defence {
@@ -45,6 +48,7 @@ impl Defence {
         ("joined-on-disk", Self::JoinedOnDisk),
         ("no-loss-in-private", Self::NoLossInPrivate),
         ("roster-log", Self::RosterLog),
+        ("equal-work", Self::EqualWork),
     ];
 }
 

@@ -46,7 +46,7 @@ pub async fn offer(
             let (id, limit) = (BlobId::from_wire(Some(blob))?, MAX_CONTRACT as u64);
             let link = Link { limits: &limits, faults: &Faults::none() };
             let bytes = PartialBlob::default().fetch(&mut client, id, limit, link).await?;
-            Some(DataContract::from_bytes(&bytes)?)
+            Some(DataContract::from_bytes(&bytes).map_err(deltafl_wire::Malformed::from)?)
         }
         None => None,
     };

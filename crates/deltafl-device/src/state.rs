@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
+//! FOLDER/rosters.jsonl      the rosters that the device has taken, with the signatures of the authority
 //! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
 //! FOLDER/answers            the number of its answers, for the budgets of its owner
@@ -33,6 +34,7 @@ use deltafl::question::RoundKey;
 use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_wire::environment::{Clock, SystemClock};
 use deltafl_wire::roster::{PreviousRoster, RosterError, RosterVersion};
+use deltafl_wire::roster_log::{LoggedRoster, ROSTER_LOG, RosterLogError};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::answers::AnswerBudget;
@@ -70,6 +72,9 @@ pub enum StateError {
         /// The file.
         path: PathBuf,
     },
+    /// The log of rosters is damaged.
+    #[error(transparent)]
+    RosterLog(#[from] RosterLogError),
     /// The transcript is damaged.
     #[error(transparent)]
     Transcript(#[from] TranscriptError),
@@ -82,6 +87,8 @@ pub struct DeviceState {
     roster: Option<SeenRoster>,
     /// The last refused roster.
     refused: Option<SeenRoster>,
+    /// The version of the last roster in the log of rosters, if this process has appended to it.
+    logged: Option<u64>,
     transcript: Transcript,
     ledger: Ledger,
     answers: AnswerCounts,
@@ -99,6 +106,7 @@ impl Default for DeviceState {
             folder: None,
             roster: None,
             refused: None,
+            logged: None,
             transcript: Transcript::default(),
             ledger: Ledger::default(),
             answers: AnswerCounts::default(),
@@ -202,6 +210,17 @@ impl DeviceState {
         self.roster = Some(shown);
         let SeenRoster { version, hash, previous } = shown;
         self.record(TranscriptEvent::Roster { version, hash, predecessor: previous })?;
+        Ok(())
+    }
+
+    /// Appends an accepted roster to the log of rosters, if the state is on disk and the log does not
+    /// end with it.
+    pub(crate) fn log_roster(&mut self, roster: &LoggedRoster) -> Result<(), StateError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        if self.logged != Some(roster.version) {
+            roster.append(&folder.path.join(ROSTER_LOG))?;
+            self.logged = Some(roster.version);
+        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use chrono::{Local, Timelike as _};
 use deltafl::kernel::Isa;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverResult, Outcome};
-use deltafl_data::experiment::Experiment;
+use deltafl_data::experiment::{Experiment, ExternalAlgorithms};
 use deltafl_device::{DeviceConfig, DeviceError, Participation};
 use deltafl_run::session::{self, thin_tail_warnings};
 use deltafl_run::{FolderError, RunError};
@@ -15,11 +15,12 @@ use deltafl_server::{ServedModel, Server, ServerConfig, ServerError, ServerEvent
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
-use crate::failure::{causes, exception, invalid, raised};
+use crate::external::PyAlgorithms;
+use crate::failure::{causes, exception, invalid, message, raised};
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
 use crate::logs;
-use crate::run::{load, parsed};
+use crate::run::{load, parsed, private_among_others};
 use crate::trainer::PyTrainer;
 
 /// The options of a server or a device, as JSON.
@@ -78,6 +79,7 @@ pub(crate) struct Served<'py> {
     like: Option<Bound<'py, Federation>>,
     trainer: Option<Py<PyAny>>,
     devices: Option<Vec<String>>,
+    algorithms: Vec<Option<Py<PyAny>>>,
 }
 
 /// Trains with devices that connect, with options of a [`ServerConfig`] as JSON. Returns whether all seeds are done.
@@ -90,11 +92,12 @@ pub(crate) fn serve(
     progress: Py<PyAny>,
 ) -> PyResult<bool> {
     logs::start(py)?;
-    let Served { config, like, trainer, devices } = served;
+    let Served { config, like, trainer, devices, algorithms } = served;
     let config: ServerConfig = options(py, &config)?;
     let experiment = parsed(py, experiment)?;
     let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop.get())).transpose()?.map(Arc::new);
     let like = like.map(|like| like.get().inner.clone());
+    let algorithms = PyAlgorithms::new(py, algorithms)?;
     let flag = stop.get().flag();
     let listener = PyServerListener {
         progress: PyListener::new(stop.get().clone(), progress),
@@ -119,13 +122,20 @@ pub(crate) fn serve(
         let own = model.as_deref().map(Sgd::new);
         let brought = trainer.as_deref().map(|trainer| trainer as &dyn LocalTrainer);
         let trainer = brought.or(own.as_ref().map(|own| own as _)).expect("a trainer, or data with a model");
-        let model = served_model(trainer, data.as_ref(), &experiment, devices);
+        private_among_others(&experiment).iter().for_each(|warning| listener.progress.warn(warning));
+        let mut model = served_model(trainer, data.as_ref(), &experiment, devices);
+        model.algorithms = algorithms.as_ref().map(|algorithms| algorithms as &dyn ExternalAlgorithms);
         Ok::<_, ServeError>(Server::new(config, experiment, model)?.run(&flag, listener)?)
     });
     if let Some(raised) = stop.get().raised() {
         return Err(raised);
     }
-    match trainer.as_ref().and_then(|trainer| trainer.failure(py, "the start of the model")) {
+    let of_trainer = || trainer.as_ref().and_then(|trainer| trainer.failure(py, "the start of the model"));
+    let of_algorithm = || {
+        let text = ended.as_ref().err().map(ServeError::message).unwrap_or_default();
+        algorithms.as_ref().and_then(|algorithms| algorithms.raised(py, &text))
+    };
+    match of_trainer().or_else(of_algorithm) {
         Some(raised) => Err(raised),
         None => ended.map(|ended| ended == Outcome::Finished).map_err(|error| error.exception(py)),
     }
@@ -168,6 +178,13 @@ impl From<ServerError> for ServeError {
 }
 
 impl ServeError {
+    fn message(&self) -> String {
+        match self {
+            Self::Run(error) => message(error),
+            Self::Server(error) => causes(error).join("\n"),
+        }
+    }
+
     fn exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Run(error) => exception(py, &error),

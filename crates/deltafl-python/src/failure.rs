@@ -4,6 +4,8 @@ use deltafl_data::run_folder::RunFolderError;
 use deltafl_run::{ErrorKind, Explain, FolderError};
 use pyo3::prelude::*;
 
+use crate::messages::with_keywords;
+
 /// Returns the exception for an error of the application.
 pub(crate) fn exception(py: Python<'_>, error: &dyn Explain) -> PyErr {
     let class = match error.kind() {
@@ -53,6 +55,6 @@ pub(crate) fn raised(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let made = py
         .import("deltafl.errors")
         .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1((message,)));
+        .and_then(|class| class.call1((with_keywords(message),)));
     made.map_or_else(|e| e, PyErr::from_value)
 }

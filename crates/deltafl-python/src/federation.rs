@@ -35,6 +35,7 @@ pub(crate) struct Arrays<'py> {
     inputs: Bound<'py, PyAny>,
     targets: Bound<'py, PyAny>,
     classes: Option<usize>,
+    class_names: Vec<String>,
 }
 
 #[pymethods]
@@ -61,8 +62,9 @@ impl Federation {
             devices: table,
             inputs,
             targets: buffer.into_column(),
-            class_names: Vec::new(),
+            class_names: arrays.class_names,
             feature_columns: Vec::new(),
+            coding: None,
             words: None,
             vectors: None,
             symbols: None,

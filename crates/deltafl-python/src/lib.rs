@@ -5,6 +5,10 @@
 //! run            an experiment, trained into its run folder
 //! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
+//! cohort         a trainer that computes many devices in one call
+//! external       an algorithm written in Python, as parts of a track
+//! events         the events of a run, for callbacks
+//! predict        the predictions of a built-in model
 //! listener       progress and Ctrl-C
 //! logs           log events as records of `logging`
 //! results        the results of a run as Arrow tables
@@ -17,12 +21,17 @@
 use pyo3::prelude::*;
 
 mod algorithms;
+mod cohort;
 mod deployed;
+mod events;
+mod external;
 mod failure;
 mod federation;
 mod lent;
 mod listener;
 mod logs;
+mod messages;
+mod predict;
 mod results;
 mod run;
 mod state;
@@ -48,6 +57,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run::experiment_of_run, module)?)?;
     module.add_function(wrap_pyfunction!(run::tracks, module)?)?;
     module.add_function(wrap_pyfunction!(run::train, module)?)?;
+    module.add_function(wrap_pyfunction!(predict::data_of_run, module)?)?;
+    module.add_function(wrap_pyfunction!(predict::predict, module)?)?;
     module.add_function(wrap_pyfunction!(results::devices, module)?)?;
     module.add_function(wrap_pyfunction!(results::report, module)?)?;
     module.add_function(wrap_pyfunction!(results::rounds, module)?)?;

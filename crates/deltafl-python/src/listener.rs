@@ -11,6 +11,8 @@ use deltafl_run::RunEvent;
 use deltafl_run::event::headline;
 use pyo3::prelude::*;
 
+use crate::events::Callbacks;
+
 /// The minimum time between two calls of Python. A round may take microseconds.
 const LAP: Duration = Duration::from_millis(50);
 
@@ -61,6 +63,17 @@ impl Stop {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Ends the run after the current round because of an exception.
+    pub(crate) fn fail(&self, raised: PyErr) {
+        self.set();
+        // A later exception is dropped after the lock is released, because dropping it may run
+        // Python.
+        let mut first = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none() {
+            *first = Some(raised);
+        }
+    }
+
     /// Returns the shared flag.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
@@ -72,12 +85,13 @@ pub(crate) struct PyListener {
     stop: Stop,
     progress: Py<PyAny>,
     called: Instant,
+    callbacks: Option<Callbacks>,
 }
 
 impl PyListener {
     /// Creates a listener that calls `progress` and ends the run when `stop` is set.
     pub(crate) fn new(stop: Stop, progress: Py<PyAny>) -> Self {
-        Self { stop, progress, called: Instant::now() }
+        Self { stop, progress, called: Instant::now(), callbacks: None }
     }
 
     /// Calls the object. An exception ends the run.
@@ -88,15 +102,14 @@ impl PyListener {
         Python::attach(|py| {
             // On the main thread, this runs signal handlers, including that of Ctrl-C.
             if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py)).map(drop)) {
-                self.stop.set();
-                // A later exception is dropped after the lock is released, because dropping it may
-                // run Python.
-                let mut first = self.stop.raised.lock().unwrap_or_else(PoisonError::into_inner);
-                if first.is_none() {
-                    *first = Some(raised);
-                }
+                self.stop.fail(raised);
             }
         });
+    }
+
+    /// Sends the events of the run to an object with callbacks.
+    pub(crate) fn with_callbacks(self, callbacks: Option<Py<PyAny>>) -> Self {
+        Self { callbacks: callbacks.map(Callbacks::new), ..self }
     }
 
     /// Reports that a seed begins, with `done` rounds trained earlier.
@@ -126,6 +139,9 @@ impl PyListener {
 
 impl Observer<RunEvent<'_>> for PyListener {
     fn handle(&mut self, event: RunEvent<'_>) -> ObserverResult {
+        if let Some(callbacks) = &self.callbacks {
+            callbacks.handle(&event, &self.stop);
+        }
         match event {
             RunEvent::Warning(text) => self.warn(text),
             RunEvent::SeedBegins { experiment, seed, done } => self.begin(experiment, seed, done),

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{Field, Schema};
+use deltafl::terms::TrackSchedule;
+use deltafl::training::RoundRecord;
+use deltafl_data::experiment::Experiment;
 use deltafl_data::parquet_table::{self, TableColumn};
 use deltafl_data::run_folder::{self, RoundLine, Summary};
 use deltafl_run::report::{ReportFigures, write_report};
@@ -64,6 +67,8 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
         Arc::new(lines.iter().map(of).collect::<Float64Array>())
     };
     let names = StringArray::from_iter_values(lines.iter().map(|line| &line.record.name));
+    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
+    let reasons = StringArray::from_iter(lines.iter().map(|line| not_counted(&experiment, &line.record)));
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("seed", whole(|line| line.record.seed)),
         ("track", whole(|line| line.record.track as u64)),
@@ -76,6 +81,8 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
         ("tail", whole(|line| line.record.tail)),
         ("tail_weight", real(|line| Some(line.record.tail_weight))),
         ("refused", whole(|line| line.record.refused)),
+        ("uncounted", whole(|line| uncounted(&line.record))),
+        ("uncounted_reason", Arc::new(reasons)),
         ("bytes_up", whole(|line| line.record.bytes_up)),
         ("bytes_down", whole(|line| line.record.bytes_down)),
         ("seconds", real(|line| Some(line.seconds))),
@@ -84,6 +91,26 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
     let batch = RecordBatch::try_new(schema.clone(), columns.into_iter().map(|(_, column)| column).collect());
     Ok(Table::new(schema, vec![batch.map_err(|e| raised(py, "Error", &e.to_string()))?]))
+}
+
+/// Returns the number of devices that answered without an update in the sum.
+fn uncounted(record: &RoundRecord) -> u64 {
+    record.cohort.saturating_sub(record.dropped + record.tail + record.refused)
+}
+
+/// Returns why devices of a round answered without an update in the sum. Returns `None` if all
+/// updates are in the sum.
+fn not_counted(experiment: &Experiment, record: &RoundRecord) -> Option<&'static str> {
+    if uncounted(record) == 0 {
+        return None;
+    }
+    let is_divided = experiment.schedule() == Some(TrackSchedule::Apart) && experiment.labels().len() > 1;
+    Some(match (is_divided, record.eta.is_some()) {
+        (true, true) => "the device serves another model in this round, or its loss is below eta",
+        (true, false) => "the device serves another model in this round",
+        (false, true) => "the loss of the device is below eta",
+        (false, false) => "the algorithm gives the device no weight",
+    })
 }
 
 /// Returns the results of the last evaluation of each seed, as JSON and as a table.

@@ -2,16 +2,22 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use deltafl::kernel::Isa;
+use deltafl::memory::AlgorithmState;
+use deltafl::selection::Needs;
+use deltafl::terms::TrackSchedule;
 use deltafl_cuda::BackendChoice;
-use deltafl_data::experiment::Experiment;
+use deltafl_data::experiment::{Experiment, ExternalAlgorithms};
 use deltafl_data::run_folder::{self, Summary};
 use deltafl_run::{
     Ended, Machine, RunError, RunOptions, Start, Stopped, experiment_file, idle_rounds, session,
 };
 use pyo3::prelude::*;
 
+use crate::cohort;
+use crate::external::PyAlgorithms;
 use crate::failure::{exception, folder_exception, invalid, message};
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
@@ -71,6 +77,10 @@ pub(crate) struct How {
     threads: Option<i64>,
     kernel: Option<String>,
     compute: String,
+    /// An `AlgorithmBridge` or None per section.
+    algorithms: Vec<Option<Py<PyAny>>>,
+    /// The object that receives the events of the run, if there are callbacks.
+    callbacks: Option<Py<PyAny>>,
 }
 
 fn thread_count(py: Python<'_>, threads: i64) -> PyResult<NonZeroUsize> {
@@ -100,22 +110,39 @@ pub(crate) fn train(
     let compute: BackendChoice = how.compute.parse().map_err(|e| invalid(py, e))?;
     let threads = how.threads.map(|threads| thread_count(py, threads)).transpose()?;
     let stop = stop.get();
-    let mut listener = PyListener::new(stop.clone(), progress);
+    if trainer.is_some() && compute != BackendChoice::Cpu {
+        let problem = format!(
+            "compute={:?} applies to built-in models; your trainer chooses its own device",
+            how.compute
+        );
+        return Err(invalid(py, format!("{problem}, such as torch.Module(…, device=\"cuda\")")));
+    }
+    let mut listener = PyListener::new(stop.clone(), progress).with_callbacks(how.callbacks);
+    let algorithms = PyAlgorithms::new(py, how.algorithms)?;
     let options = RunOptions {
         out: &how.out,
         start: if how.resume { Start::Resume } else { Start::New },
         machine: Machine { threads, kernel, compute },
         concurrent_seeds: false,
+        algorithms: algorithms.as_ref().map(|algorithms| algorithms as &dyn ExternalAlgorithms),
     };
     let given = federation.map(|federation| federation.get().inner.clone());
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?;
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?.map(Arc::new);
+    let in_cohorts = match &trainer {
+        Some(trainer) => trainer.trains_cohorts(py)?,
+        None => false,
+    };
     let ended = py.detach(|| {
+        private_among_others(&experiment).iter().for_each(|warning| listener.warn(warning));
         let federation = match &given {
             Some(federation) => session::prepare(&experiment, federation.as_ref().clone())?,
             None => load(&experiment)?,
         };
         let ended = match &trainer {
-            Some(trainer) => session::run_trainer(experiment, &federation, trainer, &options, &mut listener),
+            Some(trainer) => {
+                let wrap = cohort::wrap(trainer, in_cohorts);
+                session::run_trainer(experiment, &federation, &**trainer, &wrap, &options, &mut listener)
+            }
             None => session::run_on(experiment, &federation, &options, &mut listener),
         };
         if let Ok(Ended::Finished(summary)) = &ended {
@@ -136,11 +163,35 @@ pub(crate) fn train(
             Ok(Some((seed, rounds, rounds_planned)))
         }
         Ok(_) => Ok(None),
-        Err(error) => match trainer.as_ref().and_then(|trainer| trainer.raised(py, &message(&error))) {
-            Some(raised) => Err(raised),
-            None => Err(exception(py, &error)),
-        },
+        Err(error) => {
+            let text = message(&error);
+            let of_trainer = || trainer.as_ref().and_then(|trainer| trainer.raised(py, &text));
+            let of_algorithm = || algorithms.as_ref().and_then(|algorithms| algorithms.raised(py, &text));
+            Err(of_trainer().or_else(of_algorithm).unwrap_or_else(|| exception(py, &error)))
+        }
     }
+}
+
+/// Returns a warning if a private quantile changes the training of other models of the run.
+pub(crate) fn private_among_others(experiment: &Experiment) -> Option<String> {
+    let tracks = experiment.tracks();
+    let is_private = |needs: Needs| matches!(needs, Needs::Quantile(_));
+    let needs = tracks.iter().map(|track| track.selection.needs(0, &AlgorithmState::default()));
+    let private: Vec<bool> = needs.map(is_private).collect();
+    let private_track = private.iter().position(|private| *private)?;
+    let other = private.iter().position(|private| !private)?;
+    let schedule = experiment.schedule().unwrap_or_default();
+    let how = match schedule {
+        TrackSchedule::Together => return None,
+        TrackSchedule::InTurn => "the models take turns, one per round",
+        TrackSchedule::Apart => "each device answers for one model per round",
+    };
+    let (private, other) = (&tracks[private_track].label.name, &tracks[other].label.name);
+    Some(format!(
+        "{private} finds η in secure sums, which changes {other} too: weights are {} and {how}. \
+         Train them in separate runs, or choose weights= and tracks=",
+        experiment.weights().name(),
+    ))
 }
 
 /// Loads the data of an experiment.

@@ -1,11 +1,12 @@
 //! The params of a run, flat and by name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
-use deltafl::model::{Model, NamedTensor, state_dict as named};
+use deltafl::model::{Model, NamedTensor, named_tensors, state_dict as named};
 use deltafl::params::Params;
 use deltafl::trainer::Sgd;
+use deltafl::training::State;
 use deltafl_data::run_folder;
 use deltafl_run::session;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
@@ -31,12 +32,15 @@ pub(crate) fn params(
 }
 
 fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> PyResult<(Params, u64)> {
-    let state = py.detach(|| run_folder::read_checkpoint(&folder, seed));
-    let state = state.map_err(|e| folder_exception(py, e))?;
-    let state =
-        state.ok_or_else(|| invalid(py, format!("{}: seed {seed} has no checkpoint", folder.display())))?;
+    let state = saved(py, &folder, seed)?;
     let at = state.tracks.get(track).ok_or_else(|| invalid(py, format!("there is no track {track}")))?;
     Ok((at.params.clone(), state.round))
+}
+
+fn saved(py: Python<'_>, folder: &Path, seed: u64) -> PyResult<State> {
+    let state = py.detach(|| run_folder::read_checkpoint(folder, seed));
+    let state = state.map_err(|e| folder_exception(py, e))?;
+    state.ok_or_else(|| invalid(py, format!("{}: seed {seed} has no checkpoint", folder.display())))
 }
 
 /// Returns the tensors of a track and a seed at the last checkpoint, with PyTorch's names and
@@ -47,15 +51,10 @@ pub(crate) fn state_dict<'py>(
     folder: PathBuf,
     track: usize,
     seed: u64,
-    federation: Option<&Bound<'py, Federation>>,
 ) -> PyResult<Tensors<'py>> {
-    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
-    let (params, _) = at_checkpoint(py, folder, track, seed)?;
-    let model = model(py, &experiment, federation)?;
-    if params.len() != model.num_params() {
-        return Err(invalid(py, "the federation is not the one that the run was trained on"));
-    }
-    tensors(py, &named(&*model, params.as_slice()))
+    let state = saved(py, &folder, seed)?;
+    let at = state.tracks.get(track).ok_or_else(|| invalid(py, format!("there is no track {track}")))?;
+    tensors(py, &named_tensors(&state.tensors, at.params.as_slice()))
 }
 
 /// Returns the initial tensors of a seed of an experiment.

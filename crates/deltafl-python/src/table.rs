@@ -1,10 +1,18 @@
 //! An Arrow table that Python reads through the PyCapsule interface, without a copy.
 
+use std::sync::Arc;
+
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::SchemaRef;
+use arrow_array::{
+    Array as _, ArrayRef, Float64Array, RecordBatch, RecordBatchIterator, StringArray, UInt32Array,
+    UInt64Array,
+};
+use arrow_schema::{Field, SchemaRef};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyList};
+
+use crate::failure::invalid;
 
 /// Columns that polars, pandas and pyarrow can read.
 #[pyclass(frozen, module = "deltafl._deltafl")]
@@ -41,6 +49,42 @@ impl Table {
 
     fn __len__(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// Creates a table from columns of the same length: lists of strings, or arrays of float64.
+    #[staticmethod]
+    fn of_columns(py: Python<'_>, columns: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Self> {
+        let column = |(name, values): (String, Bound<'_, PyAny>)| {
+            let array: ArrayRef = match values.extract::<PyReadonlyArray1<'_, f64>>() {
+                Ok(values) => Arc::new(Float64Array::from(values.as_array().to_vec())),
+                Err(_) => Arc::new(StringArray::from(values.extract::<Vec<String>>()?)),
+            };
+            Ok((name, array, true))
+        };
+        let columns = columns.into_iter().map(column).collect::<PyResult<Vec<_>>>()?;
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).map_err(|e| invalid(py, e))?;
+        Ok(Self::new(batch.schema(), vec![batch]))
+    }
+
+    /// Returns every column as its name and its values: a list of strings or of numbers.
+    fn to_columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
+        let of_column = |(i, field): (usize, &Arc<Field>)| {
+            let values = PyList::empty(py);
+            for batch in &self.batches {
+                let column = batch.column(i);
+                if let Some(texts) = column.as_any().downcast_ref::<StringArray>() {
+                    texts.iter().try_for_each(|text| values.append(text))?;
+                } else if let Some(numbers) = column.as_any().downcast_ref::<Float64Array>() {
+                    numbers.iter().try_for_each(|number| values.append(number))?;
+                } else if let Some(numbers) = column.as_any().downcast_ref::<UInt64Array>() {
+                    numbers.iter().try_for_each(|number| values.append(number))?;
+                } else if let Some(numbers) = column.as_any().downcast_ref::<UInt32Array>() {
+                    numbers.iter().try_for_each(|number| values.append(number))?;
+                }
+            }
+            Ok((field.name().clone(), values.into_any()))
+        };
+        self.schema.fields().iter().enumerate().map(of_column).collect()
     }
 
     /// The names of the columns.

@@ -18,6 +18,7 @@ use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
+use crate::external::{entries_of, section_of, store};
 use crate::failure::{invalid, raised};
 use crate::federation::gathered;
 use crate::listener::Stop;
@@ -63,6 +64,16 @@ impl PyTrainer {
         Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default(), stop })
     }
 
+    /// Returns the adapter of the user's trainer.
+    pub(crate) fn bridge<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.bridge.bind(py)
+    }
+
+    /// Prepares calls for many devices. Returns whether the trainer supports them.
+    pub(crate) fn trains_cohorts(&self, py: Python<'_>) -> PyResult<bool> {
+        self.bridge(py).call_method0("trains_cohorts")?.extract()
+    }
+
     /// Returns the exception of a run that failed in the trainer. Its class indicates this, and its
     /// cause is the user's exception.
     pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
@@ -101,7 +112,7 @@ impl PyTrainer {
     }
 
     /// Stores an exception and returns its message in one line.
-    fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
+    pub(crate) fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
         let message = error.to_string();
         self.failed()
             .get_or_insert_with(|| Raised { exception: error.clone_ref(py), message: message.clone() });
@@ -110,7 +121,7 @@ impl PyTrainer {
 
     /// Fails with the exception of an earlier call that could not return it, or if the run was
     /// abandoned.
-    fn earlier(&self) -> Result<(), TrainerError> {
+    pub(crate) fn earlier(&self) -> Result<(), TrainerError> {
         match self.message() {
             Some(message) => Err(message.into()),
             None if self.stop.is_abandoned() => Err("interrupted".into()),
@@ -211,12 +222,19 @@ impl Worker for PyWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut AlgorithmState,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;
         let &LocalTask { params, examples, plan, .. } = task;
-        plan.without_correction()?;
+        let algorithm = match plan.correction {
+            Some(correction) => Some(section_of(correction).ok_or_else(|| {
+                TrainerError::from(
+                    "the algorithm corrects the gradients of devices, which this trainer does not",
+                )
+            })?),
+            None => None,
+        };
         let order = order(plan, examples.len(), stream);
         let seed = stream.next_u64();
         Python::attach(|py| {
@@ -236,7 +254,12 @@ impl Worker for PyWorker<'_> {
             let updated = gathered(py, &mut self.batch, examples, 0..examples.len())
                 .and_then(|(inputs, targets)| {
                     let params = PyArray1::from_slice(py, params);
-                    self.call("update", py, (params, inputs, targets, local))
+                    let state = entries_of(py, own)?;
+                    let given = (params, inputs, targets, local, &state, algorithm);
+                    let updated = self.call("update", py, given)?;
+                    // The trainer changes the state in place.
+                    store(&state, own)?;
+                    Ok(updated)
                 })
                 .and_then(|updated| entries(&updated, params.len()));
             self.local = updated.map_err(|e| self.trainer.fail(py, e))?;
@@ -248,7 +271,7 @@ impl Worker for PyWorker<'_> {
 }
 
 /// Returns the examples of all batches in sequence, drawn like those of the built-in SGD.
-fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
+pub(crate) fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
     match plan.work {
         Work::Epochs(epochs) => {
             let mut all = Vec::with_capacity(examples * epochs as usize);

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +16,16 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "crates/deltafl-python/README.md",
-        "docs/src/tutorials/python.md",
-        "docs/src/how-to/python.md",
-        "docs/src/how-to/python-coming-from.md",
-    ],
-)
+#: The pages whose Python code runs in order, as one program each.
+PAGES = [
+    "crates/deltafl-python/README.md",
+    "docs/src/tutorials/python.md",
+    "docs/src/how-to/python.md",
+    "docs/src/how-to/python-coming-from.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
     text = (root / page).read_text()
     blocks = re.findall(r"^```python( torch)?\n(.*?)^```", text, re.M | re.S)
@@ -59,6 +61,12 @@ def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) 
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_page_is_generated_from_the_docstrings(root: Path) -> None:
+    generate = runpy.run_path(str(root / "crates/deltafl-python/generate_reference.py"))
+    page = (root / "docs/src/reference/python-api.md").read_text()
+    assert page == generate["sections"](), "run crates/deltafl-python/generate_reference.py"
 
 
 def run_cells(cells: list[str]) -> None:

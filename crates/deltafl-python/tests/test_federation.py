@@ -116,7 +116,7 @@ def test_grey_levels_are_scaled_to_the_range_0_to_1() -> None:
         ({"a": (np.array([["x"]]), [0])}, "device 'a'"),
         ({"a": np.ones(3)}, "device 'a': expected"),
         ({"a": (np.ones((1, 3)), [0], "exam")}, "a split is train, test or validation"),
-        ({"a": (np.ones((1, 3)), [[0, 1]])}, "device 'a': targets must be a vector"),
+        ({"a": (np.ones((1, 3)), [[[0, 1]]])}, "device 'a': targets must be a vector"),
     ],
 )
 def test_invalid_devices_are_rejected_by_name(devices: Any, message: str) -> None:
@@ -132,3 +132,113 @@ def test_a_label_beyond_the_classes_is_rejected() -> None:
 def test_the_error_for_a_missing_folder_names_it() -> None:
     with pytest.raises(dfl.InvalidInput, match="cannot open the federation nowhere"):
         dfl.Federation.open("nowhere")
+
+
+def frame(**columns: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    table = {"ward": ["a", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "ill": [0, 1, 1, 0], **columns}
+    return pandas.DataFrame({name: values for name, values in table.items() if values is not None})
+
+
+def test_targets_of_a_table_that_are_words_or_categories_are_classes() -> None:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    words = ["2", "0", "1", "0"]
+    for table in (frame(ill=words), frame(ill=pandas.Categorical(words)), polars.DataFrame(frame(ill=words).to_dict("list"))):
+        federation = dfl.Federation.from_table(table, device="ward", target="ill")
+        assert federation.classes == 3
+        assert federation["a"][1].tolist() == [2, 0]
+    more = dfl.Federation.from_table(frame(), device="ward", target="ill", classes=5)
+    assert more.classes == 5
+    ordered = frame(ill=pandas.Categorical(["low", "high", "low", "low"], categories=["low", "high"]))
+    assert dfl.Federation.from_table(ordered, device="ward", target="ill")["a"][1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keywords", "message"),
+    [
+        ({}, {"target": "sick"}, "the table has no column 'sick'; its columns are ward, x, ill"),
+        ({}, {"features": ["y"]}, "the table has no column 'y'"),
+        ({"x": None}, {}, "no column of features"),
+        ({"when": "dates"}, {}, "column 'when' contains dates"),
+        ({"note": ["p", "q", "r", "s"]}, {}, "column 'note' contains 'p', which is not a number"),
+        ({"ward": ["a", None, "b", "b"]}, {}, "column 'ward': 1 rows have no device"),
+        ({"x": [1.0, float("nan"), 2.0, 3.0]}, {}, "column 'x': 1 rows have no value"),
+        ({"ill": [0.0, 1.0, float("nan"), 0.0]}, {}, "column 'ill': 1 rows have no target"),
+        ({}, {"split": {"a": "test", "c": "test"}}, "split= names 1 devices that do not exist: 'c'"),
+    ],
+)
+def test_invalid_tables_are_rejected_by_column(columns: dict[str, Any], keywords: dict[str, Any], message: str) -> None:
+    if columns.get("when") == "dates":
+        columns = {"when": np.array(["2026-01-01"] * 4, dtype="datetime64[s]")}
+    with pytest.raises(dfl.InvalidInput, match=message):
+        dfl.Federation.from_table(frame(**columns), **{"device": "ward", "target": "ill", **keywords})
+
+
+def test_a_device_is_found_without_a_search() -> None:
+    federation = dfl.Federation({f"d{k}": (np.full((1, 1), k, dtype=np.float32), [0]) for k in range(50)})
+    assert federation["d49"][0].tolist() == [[49.0]]
+    assert federation._index is not None and len(federation._index) == 50
+    with pytest.raises(KeyError, match="has no device 'd50'"):
+        federation["d50"]
+
+
+class Pairs:
+    """A map-style data set, as in PyTorch."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.full((2, 2), index, dtype=np.uint8), index % 3
+
+
+class Loader:
+    """A data loader that shuffles, as in PyTorch."""
+
+    def __init__(self, dataset: Any, batches: Any = ()) -> None:
+        self.dataset, self._batches = dataset, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+
+class Columns:
+    """A data set of columns, as in Hugging Face datasets."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.column_names, self._columns = list(columns), columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+
+def test_data_sets_and_loaders_are_devices() -> None:
+    expected = dfl.Federation({"a": (np.array([[i] * 4 for i in range(5)], dtype=np.uint8), [0, 1, 2, 0, 1])}).hash
+    batches = [(np.array([Pairs(5)[i][0] for i in part]), [i % 3 for i in part]) for part in ([0, 1, 2], [3, 4])]
+    for source in (Pairs(5), Loader(Pairs(5)), Loader(iter([]), batches)):
+        assert dfl.Federation({"a": source}).hash == expected
+    divided = dfl.Federation.from_dataset(Pairs(6), ["x", "y"] * 3)
+    assert divided["y"][1].tolist() == [1, 0, 2]
+    with pytest.raises(dfl.InvalidInput, match="6 examples and 2 devices"):
+        dfl.Federation.from_dataset(Pairs(6), ["x", "y"])
+    with pytest.raises(dfl.InvalidInput, match=r"device 'a': an example of the data set must be a pair"):
+        dfl.Federation({"a": Loader([1, 2])})
+
+
+def test_columns_of_a_data_set_are_inputs() -> None:
+    texts = [[1, 2], [3], [1, 2, 3], [2]]
+    columns = Columns(text=texts, mask=[[1] * len(t) for t in texts], label=[0, 1, 0, 1], author=["p", "q", "p", "q"])
+    federation = dfl.Federation.from_dataset(columns, "author", inputs=["text", "mask"], target="label")
+    inputs, targets = federation["q"]
+    assert inputs["text"].tolist() == [[3, 0, 0], [2, 0, 0]] and inputs["mask"].tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert targets.tolist() == [1, 1] and federation.classes == 2
+    named = dfl.Federation.from_dataset(Columns(x=[[1.0], [2.0]], y=["cat", "dog"]), ["a", "b"], inputs="x", target="y")
+    assert named["b"][1].tolist() == [1]
+    with pytest.raises(dfl.InvalidInput, match="no column 'words'; its columns are text"):
+        dfl.Federation.from_dataset(columns, "author", inputs="words", target="label")
+    with pytest.raises(dfl.InvalidInput, match="name the columns"):
+        dfl.Federation.from_dataset(columns, "author")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import SHORT
+from test_types import checker
 
 import deltafl as dfl
 
@@ -129,7 +131,7 @@ def test_a_module_trains_in_a_deployed_federation(federation: dfl.Federation) ->
         with contextlib.ExitStack() as stack:
             for name in names:
                 trainer = dfl_torch.Module(net, device="cpu")
-                stack.enter_context(dfl.Device(server, name=name).start(trainer, federation))
+                stack.enter_context(dfl.Device(server, name=name, reproducible=True).start(trainer, federation))
             deployed = server.wait()
     simulated = dfl.train(federation, module, algorithms, **{**SHORT, "rounds": 2, "cohort": 6})
     for got, wanted in zip(deployed, simulated):
@@ -191,3 +193,92 @@ def test_a_module_trains_on_a_gpu(federation: dfl.Federation) -> None:
     module = dfl_torch.Module(torch.nn.Linear(5, 2))
     out = dfl.train(federation, module, dfl.FedAvg(), **SHORT)
     assert np.isfinite(out.tracks[0].params()).all()
+
+
+def test_a_frozen_backbone_is_not_sent(federation: dfl.Federation) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))
+    net[0].requires_grad_(False)
+    trainer = dfl.torch.Module(net)
+    assert trainer.num_params == 202
+    run = dfl.train(federation, trainer, dfl.FedAvg(), **SHORT)
+    state = run[0].state_dict()
+    assert torch.equal(state["0.weight"], net[0].weight) and not torch.equal(state["2.weight"], net[2].weight)
+
+
+def test_another_optimizer_is_noticed_on_resume(federation: dfl.Federation) -> None:
+    def module(optimizer: Any) -> Any:
+        return dfl.torch.Module(torch.nn.Linear(5, 2), optimizer=optimizer)
+
+    adam = lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)  # noqa: E731
+    sgd = lambda params, local: torch.optim.SGD(params, lr=local.learning_rate)  # noqa: E731
+    dfl.train(federation, module(adam), dfl.FedAvg(), out="here", **SHORT)
+    with pytest.raises(dfl.InvalidInput, match=r"model\.external\.optimizer: .*Adam.* → .*SGD"):
+        dfl.train(federation, module(sgd), dfl.FedAvg(), out="here", resume=True, **SHORT)
+
+
+def test_a_reopened_run_predicts_with_its_module(federation: dfl.Federation) -> None:
+    run = dfl.train(federation, dfl.torch.Module(torch.nn.Linear(5, 2)), dfl.FedAvg(), out="here", **SHORT)
+    inputs = federation["ward-0"][0]
+    with pytest.raises(dfl.InvalidInput, match=r"pass the trainer of 12 params(.|\n)*net: Linear"):
+        dfl.Run("here")[0].predict(inputs)
+    again = dfl.Run("here", trainer=dfl.torch.Module(torch.nn.Linear(5, 2)))[0]
+    assert np.array_equal(again.predict_proba(inputs), run[0].predict_proba(inputs))
+    assert again.predict_proba(inputs).sum(axis=1) == pytest.approx(np.ones(len(inputs)))
+    assert 0.5 < run.evaluate(metrics=["auc"]).models["FedAvg"]["auc"].mean() <= 1
+
+
+class Tagger(torch.nn.Module):
+    """A small transformer that predicts a class per token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(10, 8)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, tokens: Any, mask: Any) -> Any:
+        return self.head(self.layer(self.words(tokens), src_key_padding_mask=~mask))
+
+
+def test_a_transformer_trains_on_tokens_and_mask_with_a_target_per_position() -> None:
+    rng = np.random.default_rng(2)
+
+    def device() -> Any:
+        texts = [rng.integers(0, 10, size=length) for length in rng.integers(2, 8, size=12)]
+        return {"tokens": texts}, [text % 3 for text in texts]
+
+    federation = dfl.Federation({f"d{k}": device() for k in range(6)})
+    torch.manual_seed(0)
+    module = dfl.torch.Module(Tagger())
+    options = {"rounds": 12, "cohort": 6, "local": dfl.SGD(lr=0.5, batch=4), "evaluate_every": 12, "progress": False}
+    run = dfl.train(federation, module, dfl.FedAvg(), **options)
+    errors = run.devices().to_dict()
+    first, last = (np.mean([e for e, t in zip(errors["error"], errors["round"]) if t == round]) for round in (0, 12))
+    assert last < 0.2 < 0.5 < first
+    inputs, _ = federation["d0"]
+    assert run[0].predict_proba(inputs).shape == (12, 7, 3)
+
+
+def test_an_augmentation_draws_keyed_random_numbers(federation: dfl.Federation) -> None:
+    def noisy(inputs: Any, generator: torch.Generator) -> Any:
+        return inputs + torch.randn(inputs.shape, generator=generator)
+
+    def params(threads: int, transform: Any) -> bytes:
+        torch.manual_seed(3)
+        module = dfl.torch.Module(torch.nn.Linear(5, 2), transform=transform, device="cpu")
+        run = dfl.train(federation, module, dfl.FedAvg(), threads=threads, **{**SHORT, "name": f"t{threads}{transform}"[:40].replace(" ", "").replace("<", "").replace(".", "")})
+        return run[0].params().tobytes()
+
+    assert params(1, noisy) == params(2, noisy) != params(1, None)
+
+
+def test_loaders_of_torch_are_devices() -> None:
+    inputs, targets = torch.arange(20.0).reshape(10, 2), torch.arange(10) % 2
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=3, shuffle=True)
+    federation = dfl.Federation({"a": loader})
+    assert federation.hash == dfl.Federation({"a": (inputs, targets)}).hash
+
+
+def test_the_module_is_typed(root: Path) -> None:
+    done = checker("mypy", Path("deltafl/torch.py"), cwd=root / "crates/deltafl-python/python")
+    assert done.returncode == 0, done.stdout + done.stderr

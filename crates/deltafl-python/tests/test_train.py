@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,3 +107,68 @@ def test_a_new_split_of_the_devices_is_drawn_on_request(federation: dfl.Federati
     table = pyarrow.table(out.devices())
     last = [split for split, round in zip(table["split"].to_pylist(), table["round"].to_pylist()) if round == 3]
     assert last.count("train") == last.count("test") == 6
+
+
+def test_a_run_resumes_by_its_folder_alone(federation: dfl.Federation) -> None:
+    class Stop(dfl.callbacks.Callback):
+        def on_round(self, event: dfl.callbacks.RoundEnd) -> bool:
+            return True
+
+    dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), out="here", callbacks=[Stop()], **SHORT)
+    resumed = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), out="here", resume=True, **SHORT)
+    assert len(resumed.rounds()) == SHORT["rounds"]
+
+
+def test_a_private_algorithm_beside_others_is_reported(
+    federation: dfl.Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    private = dfl.DeltaFL(theta=0.5, quantile="histogram")
+    with caplog.at_level(logging.WARNING, "deltafl"):
+        run = dfl.train(federation, dfl.models.Linear(), [dfl.FedAvg(), private], name="both", **{**SHORT, "rounds": 6})
+    assert "Δ-FL θ=0.5 finds η in secure sums, which changes FedAvg too: weights are uniform" in caplog.text
+    assert "the models take turns" in caplog.text and "FedAvg keeps about" not in caplog.text
+    rows = run.rounds().to_dict()
+    assert rows["uncounted"] == [c - d - t - r for c, d, t, r in zip(*(rows[k] for k in ("cohort", "dropped", "tail", "refused")))]
+    reasons = {name: reason for name, reason, n in zip(rows["name"], rows["uncounted_reason"], rows["uncounted"]) if n}
+    assert reasons == {"Δ-FL θ=0.5": "the loss of the device is below eta"}
+    caplog.clear()
+    dfl.train(federation, dfl.models.Linear(), private, name="alone", **SHORT)
+    assert "which changes" not in caplog.text
+
+
+def test_devices_that_serve_another_model_are_counted_with_the_reason(federation: dfl.Federation) -> None:
+    run = dfl.train(federation, dfl.models.Linear(), [dfl.FedAvg(), dfl.FedProx(mu=0.1)], tracks="apart", **{**SHORT, "cohort": 8})
+    rows = run.rounds().to_dict()
+    assert sum(rows["tail"]) == 8 * SHORT["rounds"], "every device serves one model"
+    assert {reason for reason in rows["uncounted_reason"] if reason} == {"the device serves another model in this round"}
+
+
+def test_weights_and_clip_are_keywords(federation: dfl.Federation) -> None:
+    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), weights="bucketed", clip=0.01, **{**SHORT, "rounds": 1})
+    assert (run.experiment["weights"], run.experiment["clip"]) == ("bucketed", 0.01)
+    start = next(iter(dfl.initial(dfl.models.Linear(), federation).values())).ravel()
+    assert 0 < np.linalg.norm(run[0].params() - start) <= 0.0101
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"local": dfl.SGD(lr=float("nan"), batch=8)}, r"local\.learning_rate must be a finite number, got nan"),
+        ({"algorithms": dfl.DeltaFL(theta=float("inf"))}, r"algorithm\.0\.theta must be a finite number"),
+        ({"model": dfl.models.Linear}, r"got the class Linear: write Linear\(…\)"),
+        ({"model": "linear"}, "expected a model of deltafl.models or a Trainer, got str"),
+        ({"federation": {"a": 1}}, "expected a Federation, got dict"),
+        ({"compute": "warp"}, "compute|warp"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(federation: dfl.Federation, change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"federation": federation, "model": dfl.models.Linear(), "algorithms": dfl.FedAvg(), **SHORT}
+    with pytest.raises(dfl.InvalidInput, match=message):
+        dfl.train(**{**given, **change})
+
+
+def test_messages_name_keywords_and_not_options_of_the_command(federation: dfl.Federation) -> None:
+    dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), out="here", **SHORT)
+    with pytest.raises(dfl.InvalidInput) as raised:
+        dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), out="here", **SHORT)
+    assert "resume=True" in str(raised.value) and 'out="DIR"' in str(raised.value) and "--" not in str(raised.value)

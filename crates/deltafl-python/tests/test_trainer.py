@@ -340,3 +340,141 @@ def test_random_numbers_are_keyed_by_device_round_and_seed() -> None:
     assert sorted(seen) == once
     assert max(Counter(once).values()) <= 2, "only the two models of a run share random numbers"
     assert np.array_equal(first["fedavg"].params(), second["fedavg"].params())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reason"),
+    [(dfl.SCAFFOLD(), "it corrects the gradient"), (dfl.FineTuning(), "it trains a personal model")],
+)
+def test_an_algorithm_that_needs_more_than_a_trainer_is_refused_before_training(
+    federation: dfl.Federation, algorithm: Any, reason: str
+) -> None:
+    with pytest.raises(dfl.InvalidInput, match=f"cannot be trained by your trainer: {reason}"):
+        dfl.train(federation, Softmax(5, 2), algorithm, out="never", **SHORT)
+    assert not Path("never").exists()
+
+
+def test_a_trainer_on_another_backend_is_refused(federation: dfl.Federation) -> None:
+    with pytest.raises(dfl.InvalidInput, match='compute="cuda" applies to built-in models'):
+        dfl.train(federation, Softmax(5, 2), dfl.FedAvg(), compute="cuda", **SHORT)
+
+
+def test_other_options_of_a_trainer_are_noticed_on_resume(federation: dfl.Federation) -> None:
+    class Described(Softmax):
+        speed = "slow"
+
+        def options(self) -> dict[str, Any]:
+            return {"speed": self.speed}
+
+    trainer = Described(5, 2)
+    dfl.train(federation, trainer, dfl.FedAvg(), out="here", **SHORT)
+    trainer.speed = "fast"
+    with pytest.raises(dfl.InvalidInput, match=r'model\.external\.speed: "slow" → "fast"'):
+        dfl.train(federation, trainer, dfl.FedAvg(), out="here", resume=True, **SHORT)
+
+
+def test_a_trainer_without_its_number_of_params_is_refused(federation: dfl.Federation) -> None:
+    class Nameless(Softmax):
+        num_params = None  # type: ignore[assignment]
+
+        def __init__(self) -> None: ...
+
+    with pytest.raises(dfl.InvalidInput, match="Nameless must define num_params"):
+        dfl.train(federation, Nameless(), dfl.FedAvg(), **SHORT)
+
+
+class Positions(dfl.Trainer):
+    """Predicts a class per position from the token alone: one score per token and class."""
+
+    num_params = 4 * 3
+
+    def init(self, rng: Any) -> Any:
+        return np.zeros(12)
+
+    def _scores(self, params: Any, inputs: Any) -> Any:
+        assert inputs["tokens"].dtype == np.int64 and inputs["mask"].dtype == bool
+        return params.reshape(4, 3)[inputs["tokens"]]
+
+    def loss(self, params: Any, inputs: Any, targets: Any) -> Any:
+        scores = self._scores(params, inputs)
+        chance = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+        counted = targets != -100
+        assert (counted == inputs["mask"]).all()
+        log = -np.log(np.take_along_axis(chance, np.maximum(targets, 0)[..., None], axis=-1))[..., 0]
+        return float((log * counted).sum()), scores.argmax(axis=-1)
+
+    def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+        table = params.reshape(4, 3)
+        for batch in local.batches():
+            for tokens, wanted, mask in zip(inputs["tokens"][batch], targets[batch], inputs["mask"][batch]):
+                for token, target in zip(tokens[mask], wanted[mask]):
+                    table[token, target] += local.learning_rate
+        return params
+
+
+def test_a_trainer_receives_tokens_and_mask_with_a_target_per_position() -> None:
+    rng = np.random.default_rng(5)
+
+    def device() -> Any:
+        texts = [rng.integers(0, 4, size=length) for length in rng.integers(2, 7, size=6)]
+        return {"tokens": texts}, [text % 3 for text in texts]
+
+    federation = dfl.Federation({f"d{k}": device() for k in range(6)})
+    inputs, targets = federation["d0"]
+    assert inputs["tokens"].shape == inputs["mask"].shape == targets.shape == (6, 6)
+    run = dfl.train(federation, Positions(), dfl.FedAvg(), **{**SHORT, "rounds": 5})
+    assert run.table().to_dict()["mean"] == [0.0], "the rule is learned"
+    federation.save("saved")
+    again = dfl.Federation.open("saved")
+    assert again["d0"][1].tolist() == targets.tolist() and again["d0"][0]["mask"].dtype == bool
+    with pytest.raises(dfl.InvalidInput, match="built-in models need one matrix"):
+        dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **SHORT)
+
+
+def test_the_state_of_a_device_survives_a_resumption(federation: dfl.Federation) -> None:
+    class Own(Softmax):
+        def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+            local.state["n"] = local.state.get("n", 0.0) + 1.0
+            return params + local.state["n"] * (super().update(params.copy(), inputs, targets, local) - params)
+
+    options = {**SHORT, "rounds": 4, "evaluate_every": 2}
+    whole = dfl.train(federation, Own(5, 2), dfl.FedAvg(), out="whole", **options)
+    dfl.train(federation, Own(5, 2), dfl.FedAvg(), out="part", **{**options, "rounds": 2})
+    part = dfl.train(federation, Own(5, 2), dfl.FedAvg(), out="part", resume=True, **options)
+    assert part[0].params().tobytes() == whole[0].params().tobytes()
+    once = dfl.train(federation, Softmax(5, 2), dfl.FedAvg(), out="once", **options)
+    assert once[0].params().tobytes() != whole[0].params().tobytes()
+
+
+class Stateful(Softmax):
+    """Uses random numbers, and the state of the device."""
+
+    def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+        local.state["n"] = local.state.get("n", 0.0) + 1.0
+        noise = local.rng().normal(scale=0.01, size=len(params))
+        return super().update(params, inputs, targets, local) + local.state["n"] * noise
+
+
+class Raising(Softmax):
+    def update(self, params: Any, inputs: Any, targets: Any, local: dfl.Local) -> Any:
+        raise ZeroDivisionError("an error of mine")
+
+
+def test_processes_give_the_same_bits_as_threads(federation: dfl.Federation) -> None:
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)]
+    threads = dfl.train(federation, Stateful(5, 2), algorithms, threads=2, out="threads", **SHORT)
+    processes = dfl.train(federation, Stateful(5, 2), algorithms, workers=2, out="processes", **SHORT)
+    for one, other in zip(threads, processes):
+        assert one.params().tobytes() == other.params().tobytes()
+    assert processes[0].predict(federation["ward-0"][0]).shape == (30,)
+
+
+def test_an_exception_in_a_process_names_the_device(federation: dfl.Federation) -> None:
+    with pytest.raises(dfl.TrainerError, match="device ward-.*an error of mine") as raised:
+        dfl.train(federation, Raising(5, 2), dfl.FedAvg(), workers=1, **SHORT)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    local = type("Local", (Softmax,), {})
+    with pytest.raises(dfl.InvalidInput, match="cannot be pickled"):
+        dfl.train(federation, local(5, 2), dfl.FedAvg(), workers=1, **SHORT)
+    with pytest.raises(dfl.InvalidInput, match="workers= is a number of processes for a Trainer"):
+        dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), workers=1, **SHORT)

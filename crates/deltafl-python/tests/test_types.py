@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from test_docs import PAGES
+
 import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
-PLAIN = ["_federation", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
+PLAIN = ["_algorithm", "_arrays", "_columns", "_evaluate", "_federation", "_layout", "_sources", "_workers", "callbacks", "metrics", "partition", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
 
 USE = """
 import numpy as np
@@ -34,12 +37,12 @@ MISUSE = {
 }
 
 
-def checker(name: str, *files: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+def checker(name: str, *files: Path | str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     pytest.importorskip(name)
     # pyright downloads its remaining files on the first run.
     if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
         pytest.skip(f"{name} does not run on this machine")
-    command = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
+    command = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--follow-imports", "silent", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
     return subprocess.run(
         [sys.executable, "-m", *command, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
     )
@@ -57,16 +60,16 @@ def test_the_package_is_typed(root: Path) -> None:
 def test_the_stubs_accept_use_and_reject_misuse(name: str, tmp_path: Path) -> None:
     use = tmp_path / "use.py"
     use.write_text(USE)
-    done = checker(name, use)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for index, (line, about) in enumerate(MISUSE.items()):
-        misuse = tmp_path / f"misuse_{index}.py"
-        misuse.write_text(f"import deltafl as dfl\n{line}\n")
-        done = checker(name, misuse)
-        assert done.returncode != 0 and about in done.stdout, line
+    wrong = [tmp_path / f"misuse_{index}.py" for index in range(len(MISUSE))]
+    for file, line in zip(wrong, MISUSE):
+        file.write_text(f"import deltafl as dfl\n{line}\n")
+    errors = [line for line in checker(name, use, *wrong).stdout.splitlines() if "error:" in line]
+    assert not [error for error in errors if "use.py" in error and "misuse" not in error], errors
+    for file, (line, about) in zip(wrong, MISUSE.items()):
+        assert [error for error in errors if file.name in error and about in error], line
 
 
-@pytest.mark.parametrize("module", ["_federation", "_superquantile", "_trainer", "__init__"])
+@pytest.mark.parametrize("module", ["_federation", "_superquantile", "_trainer", "__init__", "_algorithm", "metrics", "partition"])
 def test_the_examples_of_the_docstrings_run(module: str) -> None:
     name = "deltafl" if module == "__init__" else f"deltafl.{module}"
     failed, tried = doctest.testmod(importlib.import_module(name))
@@ -78,3 +81,21 @@ def test_the_stub_lists_all_names_of_the_module() -> None:
     held = [name for name in dir(deltafl._deltafl) if not name.startswith("_")]
     missing = [name for name in held if f"def {name}(" not in stub and f"class {name}:" not in stub]
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["mypy", "pyright"])
+def test_the_snippets_of_the_documentation_are_typed(name: str, root: Path, tmp_path: Path) -> None:
+    """Checks the code of all pages at once, each page as one strict module."""
+    files = []
+    for page in PAGES:
+        blocks = re.findall(r"^```python\n(.*?)^```", (root / page).read_text(), re.M | re.S)
+        files.append(tmp_path / f"{Path(page).parent.name}_{Path(page).stem.replace('-', '_')}.py".lower())
+        files[-1].write_text("# pyright: strict\n" + "\n\n".join(blocks))
+    done = checker(name, *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pyright_accepts_the_package(root: Path) -> None:
+    config = root / "crates/deltafl-python/pyrightconfig.json"
+    done = checker("pyright", "--project", config)
+    assert done.returncode == 0, done.stdout + done.stderr

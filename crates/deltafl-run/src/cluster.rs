@@ -1,5 +1,6 @@
 //! A run on the ranks of an MPI job. Every rank trains; rank 0 writes the run folder and reports.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -15,8 +16,11 @@ use deltafl_mpi::World;
 use crate::backend::{Backend, BackendRequest};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, check_external, describe_data, load, open,
+    warn_before, write_classes,
 };
+
+use crate::sweep::points::Shard;
 
 pub use deltafl_mpi::launched;
 
@@ -52,6 +56,43 @@ pub fn run(
     }
 }
 
+/// The ranks of an MPI job that share independent work: each trains a share of the points of a field.
+pub struct RankShares {
+    world: World,
+}
+
+impl RankShares {
+    /// Joins the job.
+    ///
+    /// # Errors
+    ///
+    /// Fails if MPI cannot be initialised.
+    pub fn init() -> Result<Self, RunError> {
+        let world = World::init().map_err(|e| RunError::Ranks { problem: e.to_string() })?;
+        Ok(Self { world })
+    }
+
+    /// Returns the share of this rank.
+    pub fn shard(&self) -> Shard {
+        Shard::new(self.world.rank() + 1, self.world.size()).unwrap_or(Shard::WHOLE)
+    }
+
+    /// Returns the number of threads of this rank.
+    pub fn threads(&self, asked: Option<NonZeroUsize>) -> NonZeroUsize {
+        self.world.threads(asked)
+    }
+
+    /// Returns whether this rank writes the results.
+    pub fn is_root(&self) -> bool {
+        self.world.is_root()
+    }
+
+    /// Waits for all ranks. Returns whether all of them succeeded.
+    pub fn all_succeeded(&self, succeeded: bool) -> bool {
+        self.world.first_failure(!succeeded).is_none()
+    }
+}
+
 /// The inputs of a rank.
 struct RankInputs {
     experiment: Experiment,
@@ -70,6 +111,7 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
     let model = build_model(&experiment, &federation, kernel)?;
     // An unusable backend is detected before the run folder is created. The run uploads the data
     // again.
+    check_external(&experiment, options)?;
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
@@ -82,6 +124,7 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
         population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
+    folder.as_ref().map(|folder| describe_data(folder, &federation)).transpose()?;
     Ok(RankInputs { experiment, federation, model, request, folder })
 }
 

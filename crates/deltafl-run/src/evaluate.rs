@@ -4,10 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::data::{DeviceSplit, Federation, InputKind, InvalidSplit, Normalise, Split, TargetKind};
+use deltafl::data::contract::ContractMismatch;
+use deltafl::data::{
+    DataContract, DeviceSplit, Federation, InputKind, InvalidSplit, Normalise, Split, TargetKind,
+};
 use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::metrics::{Figures, FiguresOverSeeds};
+use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds};
 use deltafl::params::Params;
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
@@ -53,6 +56,14 @@ pub enum EvaluateError {
         path: PathBuf,
         /// The difference.
         difference: DataDifference,
+    },
+    /// The federation does not match the contract of the run.
+    #[error("{path} is not like the data of the run")]
+    Mismatch {
+        /// The federation folder.
+        path: PathBuf,
+        /// The difference.
+        source: ContractMismatch,
     },
     /// The data of the run, which contains the constants of the normalisation, cannot be read.
     #[error("the data of the run cannot be read, and it contains the constants of the normalisation")]
@@ -207,7 +218,10 @@ pub fn evaluate(
 ) -> Result<ModelEvaluation, EvaluateError> {
     let experiment = run_folder::read_experiment(run)?;
     let tracks = chosen(&experiment, &options.levels)?;
-    let federation = federation(&experiment, data)?;
+    let federation = match run_folder::read_contract(run)? {
+        Some(contract) => fitted(&contract, data)?,
+        None => federation(&experiment, data)?,
+    };
     let states = states(run, &experiment)?;
     let model = build_model(&experiment, &federation, options.kernel)?;
     if states.iter().flat_map(|state| &state.tracks).any(|track| track.params.len() != model.num_params()) {
@@ -237,7 +251,10 @@ pub fn evaluate(
 }
 
 /// Returns the tracks to evaluate, with their indices.
-fn chosen(experiment: &Experiment, levels: &[f64]) -> Result<Vec<(usize, TrackLabel)>, EvaluateError> {
+pub(crate) fn chosen(
+    experiment: &Experiment,
+    levels: &[f64],
+) -> Result<Vec<(usize, TrackLabel)>, EvaluateError> {
     let labels = experiment.labels().into_iter().enumerate();
     let at = |label: &TrackLabel, theta: f64| label.theta.get().total_cmp(&theta).is_eq();
     let all: Vec<(usize, TrackLabel)> = labels.collect();
@@ -249,7 +266,18 @@ fn chosen(experiment: &Experiment, levels: &[f64]) -> Result<Vec<(usize, TrackLa
     Ok(all.into_iter().filter(|(_, label)| wanted(label)).collect())
 }
 
-/// Loads the federation with all its devices in one split and the preparation of the run's data.
+/// Loads the federation with all its devices in one split, coded and normalised by the contract of
+/// the run.
+pub(crate) fn fitted(contract: &DataContract, path: &Path) -> Result<Federation, EvaluateError> {
+    let opened =
+        deltafl_data::open(path).map_err(|source| EvaluateError::Open { path: path.to_owned(), source })?;
+    let all = DeviceSplit { train: 1.0, validation: 0.0, ..DeviceSplit::default() };
+    let mismatch = |source| EvaluateError::Mismatch { path: path.to_owned(), source };
+    contract.fit(opened.split_devices(&all)?).map_err(mismatch)
+}
+
+/// Loads the federation with all its devices in one split and the preparation of the run's data,
+/// for runs without a contract.
 fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, EvaluateError> {
     let opened =
         deltafl_data::open(path).map_err(|source| EvaluateError::Open { path: path.to_owned(), source })?;
@@ -329,9 +357,11 @@ fn summary(
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test: FiguresOverSeeds::new(&figures),
+            test_dispersion: DispersionBySize::of_primary(evaluations, i),
             test_sample: None,
             validation: None,
             train_loss: None,
+            train_loss_dispersion: None,
             train_loss_sample: None,
             objective: None,
             seeds: states.len(),
@@ -348,6 +378,7 @@ fn summary(
         task: evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task),
         reported: Split::Test,
         tracks: tracks.iter().enumerate().map(of_track).collect(),
+        baseline: None,
     }
 }
 

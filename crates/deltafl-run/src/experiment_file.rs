@@ -258,6 +258,14 @@ impl Wrong {
         if empty {
             return ExperimentFileError::Empty { path };
         }
+        if self.span.is_empty() && text.parse::<DocumentMut>().is_err() {
+            // A syntax error may be between two characters: the rest of its line is marked.
+            let start = self.span.start.min(text.len());
+            let start = text[..start].trim_end().rfind('\n').map_or(0, |line| line + 1);
+            let end = text[start..].find('\n').map_or(text.len(), |line| start + line);
+            let (text, span) = (text.to_owned(), start..end.max(start));
+            return ExperimentFileError::Invalid { path, text, span, problem: self.message };
+        }
         if self.span.is_empty() {
             return ExperimentFileError::Incomplete { path, problem: self.message };
         }
@@ -414,6 +422,26 @@ theta = 0.5
         assert!(empty.contains("t.toml is empty") && empty.contains("[[algorithm]]"), "{empty}");
         let lacking = said("name = 't'\n", &[]);
         assert!(lacking.contains("missing field"), "{lacking}");
+    }
+
+    #[test]
+    fn a_syntax_error_has_a_line_and_messages_name_no_types() {
+        let broken = parse(Path::new("x.toml"), "name = \nrounds = 3\n", &[]).unwrap_err();
+        let ExperimentFileError::Invalid { text, span, .. } = &broken else { panic!("{broken:?}") };
+        assert_eq!(&text[span.clone()], "name = ");
+        let said = |overrides: &[&str]| with(overrides).unwrap_err().to_string();
+        assert!(said(&["round=5"]).ends_with("did you mean `rounds`?"), "{}", said(&["round=5"]));
+        assert!(!said(&["round=5"]).contains("resolved"));
+        assert!(
+            said(&["cohort=0"]).ends_with("expected a whole number of at least 1"),
+            "{}",
+            said(&["cohort=0"])
+        );
+        assert!(
+            said(&["local.decay=1"]).contains("expected a table such as { factor"),
+            "{}",
+            said(&["local.decay=1"])
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Exports of a run for other programs: TensorBoard, CSV, Parquet, and cohorts.
+//! Exports of a run for other programs: TensorBoard, CSV, Parquet, cohorts, and its models.
 
 use std::path::{Path, PathBuf};
 
 mod cohorts;
 mod event;
+mod models;
+mod onnx;
 mod tabular;
 mod tensorboard;
 
@@ -11,6 +13,7 @@ use deltafl_data::run_folder::RunFolderError;
 use parquet::errors::ParquetError;
 
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError, create_folder};
+use crate::predict::PredictError;
 use crate::session::RunError;
 
 /// The format of an export.
@@ -25,6 +28,12 @@ pub enum ExportFormat {
     Parquet,
     /// `cohorts.csv`: the devices drawn in every round of a simulation.
     Cohorts,
+    /// A network per track that onnxruntime runs, with the preparation of its inputs.
+    Onnx,
+    /// The named tensors of each track as safetensors.
+    Safetensors,
+    /// The named tensors of each track as a file for `torch.load`.
+    Torch,
 }
 
 impl ExportFormat {
@@ -35,6 +44,9 @@ impl ExportFormat {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Cohorts => "cohorts",
+            Self::Onnx => "onnx",
+            Self::Safetensors => "safetensors",
+            Self::Torch => "torch",
         }
     }
 }
@@ -60,6 +72,15 @@ pub enum ExportError {
     /// The data of the experiment cannot be used.
     #[error(transparent)]
     Data(#[from] RunError),
+    /// The models cannot be read.
+    #[error(transparent)]
+    Model(#[from] PredictError),
+    /// The model has no ONNX form.
+    #[error("the model {model} has no ONNX form")]
+    NoGraph {
+        /// The model.
+        model: &'static str,
+    },
     /// The data differs from the training data of the run.
     #[error("the data differs from the training data of the run: its hash is {hash}")]
     OtherData {
@@ -97,6 +118,8 @@ impl Explain for ExportError {
             Self::Folder(error) => error.kind(),
             Self::File(error) => error.kind(),
             Self::Data(error) => error.kind(),
+            Self::Model(error) => error.kind(),
+            Self::NoGraph { .. } => ErrorKind::InvalidInput,
             _ => ErrorKind::Failure,
         }
     }
@@ -106,6 +129,8 @@ impl Explain for ExportError {
             Self::Folder(error) => error.help(),
             Self::File(error) => error.help(),
             Self::Data(error) => error.help(),
+            Self::Model(error) => error.help(),
+            Self::NoGraph { .. } => Some("--format safetensors exports its tensors".to_owned()),
             _ => None,
         }
     }
@@ -128,5 +153,8 @@ pub fn export(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<PathBu
         ExportFormat::Csv => tabular::write_csv(run, out),
         ExportFormat::Parquet => tabular::write_parquet(run, out),
         ExportFormat::Cohorts => cohorts::write(run, out),
+        ExportFormat::Onnx | ExportFormat::Safetensors | ExportFormat::Torch => {
+            models::write(run, format, out)
+        }
     }
 }

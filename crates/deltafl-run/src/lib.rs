@@ -30,31 +30,38 @@
 //! | [`session`], [`event`] | a run: its seeds, its folder, its events, its end |
 //! | [`backend`] | the CPU or a GPU |
 //! | `cluster` | a run on MPI ranks (feature `mpi`) |
-//! | [`sweep`], [`tune`], [`paper`] | many runs |
+//! | [`sweep`], [`tune`], [`field`], [`paper`] | many runs |
 //! | [`evaluate`], [`by_class`] | models of a run on other devices, and class by class |
+//! | [`predict`], [`contract`] | predictions for new data, and the preparation of the training data |
+//! | [`starter`] | an experiment that fits a federation |
 //! | [`compare`], [`runs`], [`run_list`], [`run_names`] | several runs |
 //! | [`report`], [`export`], [`illustration`] | files for readers and for other programs |
-//! | [`text_table`], [`idle_rounds`] | figures as plain text |
+//! | [`text_table`], [`idle_rounds`], [`baseline`] | figures as plain text, and the best constant prediction |
 
 pub mod backend;
+pub mod baseline;
 pub mod by_class;
 #[cfg(feature = "mpi")]
 pub mod cluster;
 pub mod compare;
+pub mod contract;
 mod drawing;
 pub mod error;
 pub mod evaluate;
 pub mod event;
 pub mod experiment_file;
 pub mod export;
+pub mod field;
 pub mod idle_rounds;
 pub mod illustration;
 pub mod paper;
+pub mod predict;
 pub mod report;
 pub mod run_list;
 pub mod run_names;
 pub mod runs;
 pub mod session;
+pub mod starter;
 pub mod sweep;
 pub mod text_table;
 pub mod tune;

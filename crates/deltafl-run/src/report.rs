@@ -76,6 +76,25 @@ pub enum ReportFigures {
     Omitted,
 }
 
+/// Renders the page of a field. Each entry is a name and its runs, one per method with the name of the
+/// method. The runs of an entry must have evaluated the same devices after the same rounds.
+pub(crate) fn field_page(
+    entries: &[(String, Vec<(String, PathBuf)>)],
+    (caption, rows): &(String, Vec<Vec<String>>),
+) -> Result<String, ReportError> {
+    let read = |(name, methods): &(String, Vec<(String, PathBuf)>)| {
+        let mut runs = Vec::new();
+        for (method, folder) in methods {
+            let run = RunResults::read(folder)
+                .map_err(|source| ReportError::Run { path: folder.clone(), source })?;
+            runs.push((method.clone(), run));
+        }
+        Ok(RunResults::combined(name, runs))
+    };
+    let runs = entries.iter().map(read).collect::<Result<Vec<_>, ReportError>>()?;
+    Ok(page::page_with_text_table(&runs.into_iter().flatten().collect::<Vec<_>>(), caption, rows))
+}
+
 /// The files of a report.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ReportPaths {

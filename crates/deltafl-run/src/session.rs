@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use deltafl::algorithm::TrackLabel;
+use deltafl::algorithm::{AGNOSTIC_GROUPS, TrackLabel};
 use deltafl::compute::{Compute, ComputeError};
-use deltafl::data::{Federation, Split};
+use deltafl::data::{DataContract, Federation, InputKind, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
@@ -19,11 +19,14 @@ use deltafl::training::{
     Event, Observer, ObserverError, ObserverResult, SharedObserver, State, TrainingError,
 };
 use deltafl_cuda::GpuError;
-use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
+use deltafl_data::experiment::{
+    AlgorithmSection, Experiment, ExternalAlgorithms, LoadError, Population, Resolved, SecureAggregation,
+};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendRequest, Machine};
+use crate::baseline;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
@@ -68,6 +71,20 @@ pub enum RunError {
     /// The state of rank 0 cannot be sent to the other ranks.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Only the program that implements an algorithm of the experiment can train it.
+    #[error("the algorithm {name} is implemented by a program: train it with that program")]
+    External {
+        /// The name of the algorithm.
+        name: String,
+    },
+    /// A trainer cannot train an algorithm.
+    #[error("{track} cannot be trained by your trainer: {reason}")]
+    Untrainable {
+        /// The name of the track.
+        track: String,
+        /// The part of the algorithm that trainers do not support.
+        reason: &'static str,
+    },
     /// A rank of an MPI job cannot take part, or the ranks disagree.
     #[error("{problem}")]
     Ranks {
@@ -111,6 +128,8 @@ impl Explain for RunError {
             | Self::Setup(_)
             | Self::Gpu { .. }
             | Self::GpuMemory(_)
+            | Self::External { .. }
+            | Self::Untrainable { .. }
             | Self::Ranks { .. } => ErrorKind::InvalidInput,
             Self::Folder(error) => error.kind(),
             Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
@@ -147,12 +166,14 @@ pub struct RunOptions<'a> {
     /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
     /// a time needs `false`.
     pub concurrent_seeds: bool,
+    /// The implementation of the external algorithms of the experiment.
+    pub algorithms: Option<&'a dyn ExternalAlgorithms>,
 }
 
 impl<'a> RunOptions<'a> {
     /// Creates the options of a new run in `out` that uses the whole machine.
     pub fn new(out: &'a Path) -> Self {
-        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true }
+        Self { out, start: Start::New, machine: Machine::default(), concurrent_seeds: true, algorithms: None }
     }
 }
 
@@ -293,7 +314,12 @@ pub fn run_on(
     train(experiment, federation, &trainer, backend, options, &send)
 }
 
-/// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+/// A backend around the threads that call a trainer for one device at a time.
+pub type WrapCompute<'w> =
+    dyn for<'f> Fn(&'f Federation, Box<dyn Compute + Send + 'f>) -> Box<dyn Compute + Send + 'f> + 'w;
+
+/// Trains all seeds of an experiment with the caller's trainer. `wrap` may put a backend that
+/// computes many devices in one call around the threads of the trainer.
 ///
 /// # Errors
 ///
@@ -302,12 +328,15 @@ pub fn run_trainer(
     experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
+    wrap: &WrapCompute<'_>,
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
+    check_trainer(&experiment)?;
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
-    let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
+    let threads = Backend::cpu(federation, trainer, options.machine.threads)?.into_compute();
+    let backend = Backend::Cpu { compute: wrap(federation, threads), no_gpu: None };
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);
     train(experiment, federation, trainer, backend, options, &send)
@@ -330,10 +359,43 @@ fn train(
         population: Population::if_sampled(federation),
     }));
     // An untrainable experiment is detected before the run folder is created.
+    check_external(&experiment, options)?;
     let exchanges = local::exchanges(&experiment, federation, backend, options.concurrent_seeds)?;
     let folder = open(&experiment, options)?;
+    describe_data(&folder, federation)?;
     warn_before(&experiment, federation, send)?;
     LocalRun::new(&experiment, federation, trainer, folder, options, send)?.train(exchanges)
+}
+
+/// Writes the contract of the data and the error of the best constant prediction, so that the run
+/// folder is complete without the data.
+pub(crate) fn describe_data(folder: &RunFolder, federation: &Federation) -> Result<(), RunError> {
+    folder.contract(&DataContract::from_federation(federation))?;
+    match baseline::baseline(federation) {
+        Some(baseline) => Ok(folder.baseline(&baseline)?),
+        None => Ok(()),
+    }
+}
+
+/// Rejects external algorithms without an implementation.
+pub(crate) fn check_external(experiment: &Experiment, options: &RunOptions<'_>) -> Result<(), RunError> {
+    match (experiment.external(), options.algorithms) {
+        (Some(name), None) => Err(RunError::External { name: name.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects algorithms that need more of the local steps than a trainer of the caller provides.
+fn check_trainer(experiment: &Experiment) -> Result<(), RunError> {
+    for track in experiment.tracks() {
+        let reason = match () {
+            () if track.correction.is_some() => "it corrects the gradient of each local step",
+            () if track.personal.is_some() => "it trains a personal model on each device",
+            () => continue,
+        };
+        return Err(RunError::Untrainable { track: track.label.name, reason });
+    }
+    Ok(())
 }
 
 /// Evaluates each class after the last round, if classes have names, and writes the results.
@@ -417,6 +479,24 @@ pub(crate) fn warn_before(
         warnings.push(format!(
             "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
         ));
+    }
+    let by_group = |section: &&AlgorithmSection| section.algorithm().kind == AGNOSTIC_GROUPS.kind;
+    if federation.group_names().is_empty()
+        && let Some(section) = experiment.algorithms().iter().find(by_group)
+    {
+        warnings.push(format!(
+            "the devices declare no groups, so {} equals FedAvg: add groups.csv to the federation folder",
+            section.algorithm().kind
+        ));
+    }
+    if federation.coding().is_some()
+        && matches!(federation.kind(), InputKind::Dense { .. })
+        && federation.affine().is_none()
+    {
+        warnings.push(
+            "the columns of the table are not standardised: normalise = \"standard\" under [data] does it"
+                .to_owned(),
+        );
     }
     for warning in &warnings {
         send(RunEvent::Warning(warning))?;

@@ -6,6 +6,7 @@ pub mod listing;
 pub mod merge;
 pub mod points;
 pub mod slurm;
+pub mod splits;
 pub mod train;
 
 use std::path::PathBuf;

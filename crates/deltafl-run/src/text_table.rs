@@ -6,7 +6,7 @@ use deltafl::metrics::OverSeeds;
 use deltafl::task::{Metric, Unit};
 use deltafl_data::run_folder::Summary;
 
-use crate::idle_rounds;
+use crate::{baseline, idle_rounds};
 
 /// Renders the rows of the paper's tables that fit on a terminal.
 pub fn render(summary: &Summary) -> String {
@@ -52,7 +52,17 @@ pub fn titled(title: &str, summary: &Summary) -> String {
             cell(error.map(|e| e.p95)),
         ]);
     }
+    if let Some(baseline) = &summary.baseline {
+        let test = baseline.test;
+        let cell = |figure: OverSeeds| formatted(metric, figure, digits);
+        rows.push([baseline.name.clone(), cell(test.mean), cell(test.p50), cell(test.p90), cell(test.p95)]);
+    }
     text.push_str(&aligned(&rows));
+    let worse = baseline::worse_tracks(summary);
+    if !worse.is_empty() {
+        text.push('\n');
+        text.push_str(&worse);
+    }
     let idle = idle_rounds::lines(summary, &labels);
     if !idle.is_empty() {
         text.push('\n');

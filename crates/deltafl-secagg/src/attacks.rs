@@ -7,6 +7,7 @@ mod grinding;
 mod partition;
 mod split_invitation;
 mod split_view;
+mod survivors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -72,6 +73,11 @@ pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
 impl Scene {
     /// Runs n devices with an honest server up to their masked inputs.
     pub(super) fn new(n: u32, rule: GraphRule) -> Self {
+        Self::with(n, rule, 3, Defences::default())
+    }
+
+    /// The same with devices that require this many members and have these defences.
+    pub(super) fn with(n: u32, rule: GraphRule, min_members: usize, defences: Defences) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(n));
         let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> = (0..n)
             .map(|i| (DeviceId(i), Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))))
@@ -96,12 +102,12 @@ impl Scene {
             GraphRule::Full { .. } => AdversaryModel::default(),
         };
         let policy = DevicePolicy {
-            min_members: 3,
+            min_members,
             adversary,
             max_len: LEN,
             patience: Duration::MAX,
             max_left_out: None,
-            defences: Defences::default(),
+            defences,
         };
         let config = ServerRoundConfig {
             params: params.clone(),

@@ -79,6 +79,9 @@ pub mod field;
 pub mod graph;
 pub mod identity;
 mod keys;
+#[cfg(any(test, feature = "test-util"))]
+#[path = "../test-util/known_masks.rs"]
+pub mod known_masks;
 pub mod mask;
 pub mod message;
 pub mod noise;

@@ -18,7 +18,9 @@ use deltafl::trainer::LocalTrainer;
 use deltafl::training::{
     Observer, ObserverError, Outcome, Plan, RoundRecord, SharedObserver, TrainingError, train_with,
 };
-use deltafl_data::experiment::{BackendName, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::experiment::{
+    BackendName, Experiment, ExternalAlgorithms, Resolved, SecureAggregation, SplitSection,
+};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
@@ -62,13 +64,15 @@ pub struct ServedModel<'a> {
     pub data_hash: String,
     /// The names of the devices of a server without certificates.
     pub devices: Vec<String>,
+    /// The implementation of the external algorithms of the experiment.
+    pub algorithms: Option<&'a dyn ExternalAlgorithms>,
 }
 
 impl<'a> ServedModel<'a> {
     /// A model that devices train by their own trainer, on data that the server does not know.
     pub fn for_devices(trainer: &'a dyn LocalTrainer, devices: impl IntoIterator<Item = String>) -> Self {
         let devices = devices.into_iter().collect();
-        Self { trainer, contract: None, data_hash: String::new(), devices }
+        Self { trainer, contract: None, data_hash: String::new(), devices, algorithms: None }
     }
 
     /// A model for data like `federation`, whose train devices are the devices of a server without certificates.
@@ -79,6 +83,7 @@ impl<'a> ServedModel<'a> {
             contract: Some(contract_of(federation, experiment)),
             data_hash: federation.hash().to_owned(),
             devices: train.map(|device| federation.id(device).to_owned()).collect(),
+            algorithms: None,
         }
     }
 }
@@ -252,6 +257,7 @@ impl<'a> Server<'a> {
         model: ServedModel<'a>,
     ) -> Result<Self, ServerError> {
         checks::check(&config, &experiment)?;
+        checks::check_program(&experiment, model.algorithms.is_some())?;
         let certified = config.certs.is_some();
         if model.devices.is_empty() && !certified {
             return Err(ServerError::NoDevices);
@@ -268,7 +274,7 @@ impl<'a> Server<'a> {
             population: None, // Devices do not report their number of examples.
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
-        let plan = experiment.plan();
+        let plan = experiment.plan_with(model.algorithms);
         // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
@@ -327,6 +333,9 @@ impl<'a> Server<'a> {
             events.send(ServerEvent::NothingHeldOut);
         }
         let mut folder = open(&self.out, &self.experiment)?;
+        if let Some(contract) = contract {
+            folder.contract(contract)?;
+        }
         let runtime = Runtime::new().map_err(ServerError::Runtime)?;
         let opened = Deployment::open(self, events);
         let deployment = runtime.block_on(opened)?;

@@ -5,6 +5,8 @@
 #[path = "../../../fuzz/bodies/net.rs"]
 #[allow(unreachable_pub, reason = "shared with the fuzz targets")]
 mod net;
+#[path = "../../../fuzz/bodies/units.rs"]
+mod units;
 #[path = "field/watchdog.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod watchdog;
@@ -30,6 +32,18 @@ use prost::Message;
 
 const BODIES: [fn(&[u8]); 9] =
     [from_device, from_server, question, roster, fetch, parts, enrolment, texts, certificate];
+/// The names of their targets.
+const TARGETS: [&str; 9] = [
+    "net_from_device",
+    "net_from_server",
+    "net_question",
+    "net_roster",
+    "net_fetch",
+    "net_parts",
+    "net_enrolment",
+    "net_texts",
+    "net_certificate",
+];
 
 /// A message of every kind.
 fn corpus() -> Vec<Vec<u8>> {
@@ -109,5 +123,14 @@ fn changed_messages_do_not_break_the_decoders() {
             }
             BODIES.iter().for_each(|body| body(&changed));
         }
+    }
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_does_not_break_the_decoders() {
+    let _limit = watchdog::start();
+    let seeds: Vec<Vec<u8>> = corpus().into_iter().filter(|seed| seed.len() < 4096).collect();
+    for (target, body) in TARGETS.into_iter().zip(BODIES) {
+        units::units(target, &seeds).iter().for_each(|unit| body(unit));
     }
 }

@@ -203,6 +203,7 @@ impl Attack {
                 key: stream_key(federation.id(k)),
                 randomness: UpdateRandomness::Reproducible,
                 held_out: None,
+                trains_always: false,
             };
             let query = update(w.clone(), Weighting::everyone());
             let mut sum = vec![0; query.answer_len()];

@@ -22,6 +22,7 @@
 //! | [`proto`] and this module | messages and their limits |
 //! | [`identity`] | names, certificates, signing keys, enrolment tokens |
 //! | [`roster`] | the enrolled devices, signed by the enrolment authority |
+//! | [`roster_log`] | the log of the signed rosters, as a file |
 //! | [`enrolment`] | request and response of the enrolment endpoint |
 //! | [`contract`] | shape and preprocessing of the examples |
 //! | [`threat`] | the threat assumptions that a server offers and a device requires |
@@ -31,7 +32,6 @@
 
 pub mod card;
 mod codec;
-pub mod contract;
 pub mod enrolment;
 pub mod environment;
 mod fragments;
@@ -41,6 +41,7 @@ mod maybe_tls;
 pub mod params_file;
 mod question;
 pub mod roster;
+pub mod roster_log;
 pub mod threat;
 
 /// Types generated from the `.proto`.
@@ -49,6 +50,8 @@ pub mod threat;
 pub mod proto {
     tonic::include_proto!("deltafl.v1");
 }
+
+pub use deltafl::data::contract;
 
 pub use codec::{Codec, Inward, Outward};
 pub use fragments::{FragmentError, Fragments, Reassembly, fragments, fragments_from};
@@ -78,6 +81,12 @@ pub const MAX_QUERIES: usize = deltafl::question::MAX_QUERIES;
 pub struct Malformed {
     /// The name of the field.
     pub field: &'static str,
+}
+
+impl From<contract::InvalidContract> for Malformed {
+    fn from(_: contract::InvalidContract) -> Self {
+        malformed("contract")
+    }
 }
 
 /// Returns the error for a field.

@@ -21,6 +21,7 @@ use crate::superquantile::Conformity;
 use crate::trainer::{Correction, Personal};
 
 mod afl;
+mod agnostic_groups;
 pub mod alternating;
 mod apfl;
 mod composed;
@@ -39,6 +40,7 @@ mod fed_yogi;
 mod fine_tuning;
 mod geometric_median;
 mod gifair;
+mod gifair_sums;
 mod krum;
 mod median;
 mod prop_fair;
@@ -50,6 +52,7 @@ mod track;
 mod trimmed_mean;
 
 pub use afl::AFL;
+pub use agnostic_groups::AGNOSTIC_GROUPS;
 pub use apfl::APFL;
 pub use composed::{DELTA_FL_DITTO, DELTA_FL_FED_ADAM, DELTA_FL_FED_PROX, DELTA_FL_SCAFFOLD};
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
@@ -67,6 +70,7 @@ pub use fed_yogi::FED_YOGI;
 pub use fine_tuning::FINE_TUNING;
 pub use geometric_median::GEOMETRIC_MEDIAN;
 pub use gifair::GIFAIR;
+pub use gifair_sums::GIFAIR_SUMS;
 pub use krum::KRUM;
 pub use median::MEDIAN;
 pub use prop_fair::PROP_FAIR;
@@ -95,8 +99,10 @@ pub static ALGORITHMS: &[&Algorithm] = &[
     &PROP_FAIR,
     &SEMI_VRED,
     &GIFAIR,
+    &GIFAIR_SUMS,
     &AFL,
     &DRFA,
+    &AGNOSTIC_GROUPS,
     &MEDIAN,
     &TRIMMED_MEAN,
     &GEOMETRIC_MEDIAN,
@@ -248,6 +254,27 @@ mod tests {
             let example = |option: &OptionSpec| (option.name, option.example);
             let options = algorithm.options_with(algorithm.options.iter().map(example)).unwrap();
             (algorithm.build)(&options).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_value_of_a_grid_builds() {
+        for algorithm in ALGORITHMS {
+            for option in algorithm.options {
+                for &value in option.grid {
+                    let example = |other: &OptionSpec| (other.name, other.example);
+                    let others =
+                        algorithm.options.iter().filter(|other| other.name != option.name).map(example);
+                    let given = others.chain([(option.name, OptionValue::Real(value))]);
+                    let options = algorithm.options_with(given).unwrap();
+                    assert!(
+                        (algorithm.build)(&options).is_ok(),
+                        "{} {} {value}",
+                        algorithm.kind,
+                        option.name
+                    );
+                }
+            }
         }
     }
 }

@@ -79,6 +79,12 @@ pub enum ComputeError {
         /// The error message.
         problem: TrainerError,
     },
+    /// The computation of many devices in one call failed.
+    #[error("{problem}")]
+    Cohort {
+        /// The error message.
+        problem: TrainerError,
+    },
     /// The compute backend is not available.
     #[error("{place} cannot be used")]
     Unavailable {

@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use crate::kernel::prefetch;
 
@@ -23,14 +24,17 @@ mod check;
 mod column;
 mod columns;
 mod content_hash;
+pub mod contract;
 mod device_split;
 mod evaluation_sample;
 mod example_split;
 mod from_columns;
+mod groups;
 pub mod normalise;
 mod source;
 mod summary;
 pub mod synthetic;
+mod table;
 mod targets;
 mod verify;
 
@@ -39,14 +43,20 @@ pub use builder::FederationBuilder;
 pub use check::{DeviceExamples, InvalidDevice, Shape};
 pub use column::{Column, InvalidText, Number, TextColumn};
 pub use content_hash::ContentHash;
+pub use contract::DataContract;
 pub use device_split::{DeviceSplit, InvalidSplit};
 pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
+pub(crate) use groups::DeviceGroups;
+pub use groups::{InvalidGroups, MAX_GROUPS};
 pub use normalise::{Affine, Normalise};
 pub use source::{Dropped, Provenance};
 pub use summary::{Bin, FederationSummary, Splits, Spread};
+pub use table::{
+    FeatureColumn, IgnoredColumn, ImageShape, MISSING, MissingRule, TableCoding, TextCoding, TextUnit,
+};
 pub(crate) use targets::DeviceTargets;
-pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
+pub use targets::{StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
 
 /// A device, as its index in the table of its federation.
@@ -168,6 +178,8 @@ pub struct Federation {
     pub(crate) class_names: Vec<String>,
     /// The source columns of the features, if known.
     pub(crate) feature_columns: Vec<FeatureColumn>,
+    /// The conversion of the table or images of origin, if known.
+    pub(crate) coding: Option<TableCoding>,
     /// The words of the vocabulary. Word 0 is empty.
     pub(crate) words: Option<TextColumn>,
     pub(crate) vectors: Option<WordVectors>,
@@ -176,6 +188,8 @@ pub struct Federation {
     pub(crate) affine: Option<Affine>,
     pub(crate) source: Option<Provenance>,
     pub(crate) device_split: Option<DeviceSplit>,
+    /// The declared groups of the devices, if there are any.
+    pub(crate) groups: Option<Arc<DeviceGroups>>,
     /// The largest number of evaluated devices per split.
     pub(crate) evaluation_sample: Option<NonZeroUsize>,
     /// BLAKE3 of the contents, in hexadecimal.
@@ -235,6 +249,16 @@ impl Federation {
     /// Returns the source columns of the features, if known.
     pub fn feature_columns(&self) -> &[FeatureColumn] {
         &self.feature_columns
+    }
+
+    /// Returns the conversion of the table or images of origin, if known.
+    pub fn coding(&self) -> Option<&TableCoding> {
+        self.coding.as_ref()
+    }
+
+    /// Returns the shape of the images, if the examples are images of known shape.
+    pub fn image(&self) -> Option<ImageShape> {
+        self.coding.as_ref()?.image
     }
 
     /// Returns BLAKE3 of the contents, in hexadecimal.

@@ -21,7 +21,7 @@ mod contribution;
 mod loss_cache;
 
 pub(crate) use contribution::{
-    Contribution, NoisyShare, Share, add_evaluation, add_noisy_update, add_update, mean_loss,
+    Contribution, Held, NoisyShare, Share, add_evaluation, add_noisy_update, add_update, mean_loss,
 };
 pub use loss_cache::LossCache;
 
@@ -103,6 +103,9 @@ pub struct Member<'a> {
     pub randomness: UpdateRandomness,
     /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
+    /// Whether the device trains although it is outside of the tail, and discards the update. The time of
+    /// its answer then does not reveal its membership.
+    pub trains_always: bool,
 }
 
 /// The held-out examples of a device.
@@ -199,9 +202,19 @@ impl Member<'_> {
         if query.noise.is_some() {
             return self.noisy_answer(key, query, loss, worker, own, sum);
         }
-        let held = self.examples.len() as u64;
+        // Deployed devices declare no group.
+        let held = Held { examples: self.examples.len() as u64, group: 0 };
         match Contribution::new(&query.ask, self.weight(key), held, loss) {
-            Contribution::Nothing => {}
+            Contribution::Nothing => {
+                if let (true, Ask::Update { plan, .. }) = (self.trains_always, &query.ask) {
+                    let params = query.params.as_slice();
+                    let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+                    let share = Share { weight: 0.0, report: None, personal: None };
+                    let mut stream = self.randomness.stream(key, self.key);
+                    let mut discarded = vec![0; sum.len()];
+                    add_update(&key.code(), &task, share, Some(own), &mut stream, worker, &mut discarded)?;
+                }
+            }
             Contribution::Loss(query, loss) => query.answer(loss, sum),
             Contribution::Update { plan, weight, report } => {
                 let mut stream = self.randomness.stream(key, self.key);
@@ -249,13 +262,17 @@ impl Member<'_> {
     ) -> Result<(), TrainerError> {
         let Some(noise) = &query.noise else { return Ok(()) };
         let mut private = self.noise_stream(key, query);
-        let held = self.examples.len() as u64;
+        // Deployed devices declare no group.
+        let held = Held { examples: self.examples.len() as u64, group: 0 };
         let contribution = Contribution::new(&query.ask, self.weight(key), held, loss);
         if let Ask::Update { plan, .. } = &query.ask {
             let weight = if let Contribution::Update { weight, .. } = contribution { weight } else { 0.0 };
             let mut stream = self.randomness.stream(key, self.key);
             let params = query.params.as_slice();
             let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+            if self.trains_always && (weight.is_nan() || weight <= 0.0) {
+                worker.update(&task, &mut own.clone(), &mut stream.clone())?;
+            }
             let share = NoisyShare { noise, weight, signs: key.rotation(query.number()), private };
             if let Some(next) = add_noisy_update(share, &task, Some(own), &mut stream, worker, sum)? {
                 *own = next;

@@ -13,6 +13,7 @@ use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
+use crate::selection::DeviceRule;
 use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
@@ -71,7 +72,7 @@ pub struct Round<'a> {
 
 /// The additions of a simulation to a requested update. Devices of a deployed federation keep their
 /// memories private and weigh themselves.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct SimulatedUpdate {
     /// The memories of the devices.
     pub memories: DeviceMemories,
@@ -80,6 +81,8 @@ pub struct SimulatedUpdate {
     pub shares: Option<Vec<f64>>,
     /// The training of personal models.
     pub personal: Option<PersonalMethod>,
+    /// The weighting of the devices, if the caller's program computes it.
+    pub rule: Option<Arc<dyn DeviceRule>>,
 }
 
 impl SimulatedUpdate {

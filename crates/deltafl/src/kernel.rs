@@ -20,6 +20,7 @@ mod aligned;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod bag;
 pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;

@@ -9,8 +9,12 @@ use crate::data::Split;
 use crate::exchange::{Evaluation, SplitEvaluation};
 use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
+mod dispersion;
+mod splits;
 mod standard_error;
 
+pub use dispersion::{Dispersion, DispersionBySize, DispersionOverSeeds, below_median_size};
+pub use splits::{DifferenceOverSplits, OverSplits, Verdict};
 pub use standard_error::{SampleError, standard_errors};
 
 /// The percentiles of the tables.
@@ -95,6 +99,14 @@ pub fn objective(evaluation: &SplitEvaluation, track: usize, theta: Conformity) 
     let devices = evaluation.tracks.get(track)?.iter().zip(evaluation.devices.iter());
     let losses = devices.map(|(e, device)| DeviceLoss::new(e.loss, device.examples as f64));
     superquantile(theta, &losses.collect::<Result<Vec<_>, _>>().ok()?)
+}
+
+/// Returns the value at a share of the devices with equal weights, interpolated linearly. Returns
+/// `None` without devices.
+pub fn percentile(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    (!sorted.is_empty()).then(|| interpolated(&sorted, share.clamp(0.0, 1.0)))
 }
 
 /// NumPy's default rule: linear between the two nearest ranks.

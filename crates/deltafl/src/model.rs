@@ -27,9 +27,11 @@ pub mod logistic;
 pub mod lstm;
 mod network;
 pub mod perceptron;
+mod predict;
 pub mod regression;
 mod spec;
 mod tensors;
+pub mod text_bag;
 
 pub use conv_net::{CONV_NET, ConvNet};
 pub use definition::{ModelDefinition, ModelMismatch, ModelRequest};
@@ -40,15 +42,17 @@ pub use linear::{LINEAR, Linear};
 pub use logistic::{LOGISTIC, Logistic};
 pub use lstm::{LSTM, Lstm};
 pub use perceptron::{PERCEPTRON, Perceptron};
+pub use predict::Predictor;
 pub use regression::Regression;
 pub use spec::ModelSpec;
 pub use tensors::{
     InvalidState, NamedTensor, Tensor, flat_params, from_state_dict, named_tensors, state_dict,
 };
+pub use text_bag::{TEXT_BAG, TextBag};
 
 /// Every model that an experiment can name.
 pub static MODELS: &[&ModelDefinition] =
-    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &FOURIER, &EXTERNAL];
+    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &FOURIER, &TEXT_BAG, &EXTERNAL];
 
 /// Returns the model of this name.
 pub fn find(kind: &str) -> Option<&'static ModelDefinition> {

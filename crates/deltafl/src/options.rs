@@ -172,6 +172,8 @@ pub struct OptionSpec {
     pub about: &'static str,
     /// An example value for the reference.
     pub example: OptionValue,
+    /// The values that a comparison of algorithms tries (`deltafl field`); empty for the default alone.
+    pub grid: &'static [f64],
 }
 
 impl OptionSpec {
@@ -183,7 +185,7 @@ impl OptionSpec {
         about: &'static str,
         example: OptionValue,
     ) -> Self {
-        Self { name, symbol: "", kind, default, levels: false, about, example }
+        Self { name, symbol: "", kind, default, levels: false, about, example, grid: &[] }
     }
 
     /// A real number with a symbol and a default, which is also the example.
@@ -212,6 +214,11 @@ impl OptionSpec {
     /// The same option with a symbol.
     pub const fn with_symbol(self, symbol: &'static str) -> Self {
         Self { symbol, ..self }
+    }
+
+    /// The same option with values that a comparison of algorithms tries.
+    pub const fn with_grid(self, grid: &'static [f64]) -> Self {
+        Self { grid, ..self }
     }
 
     /// Checks a value of a file; `None` if its type or range is wrong.

@@ -143,6 +143,16 @@ impl UpdateCode {
         self.clip
     }
 
+    /// Returns the largest magnitude of an encoded entry. A device with a larger one is refused.
+    pub fn limit(&self) -> f64 {
+        self.limit
+    }
+
+    /// Returns the factor 2^24 by which an entry is multiplied before it is rounded.
+    pub fn scale() -> f64 {
+        2f64.powi(UPDATE_BITS)
+    }
+
     /// Returns the length of an encoded update of d parameters.
     pub fn len(params: usize) -> usize {
         params + FOOTER
@@ -173,6 +183,24 @@ impl UpdateCode {
     pub fn refuse(sum: &mut [u64]) {
         let refused = sum.len() - 1;
         sum[refused] = sum[refused].wrapping_add(1);
+    }
+
+    /// Adds the sum of updates that a backend has encoded and added itself. `weights` contains α·ω
+    /// of each device in it.
+    pub fn add_encoded(encoded: &[i64], weights: impl IntoIterator<Item = f64>, sum: &mut [u64]) {
+        let (update, footer) = sum.split_at_mut(sum.len() - FOOTER);
+        for (sum, encoded) in update.iter_mut().zip(encoded) {
+            *sum = sum.wrapping_add(*encoded as u64);
+        }
+        for weight in weights {
+            Self::count(weight, footer);
+        }
+    }
+
+    /// Counts a device of this weight α·ω in the footer.
+    fn count(weight: f64, footer: &mut [u64]) {
+        footer[0] = footer[0].wrapping_add((weight * 2f64.powi(WEIGHT_BITS)).round_ties_even() as u64);
+        footer[1] = footer[1].wrapping_add(1);
     }
 
     /// Adds α·ω·(local − params) to `sum`. A refused update is counted instead, and its entries are
@@ -224,8 +252,7 @@ impl UpdateCode {
                 *sum = sum.wrapping_add(code as i64 as u64);
             }
         }
-        footer[0] = footer[0].wrapping_add((weight * 2f64.powi(WEIGHT_BITS)).round_ties_even() as u64);
-        footer[1] = footer[1].wrapping_add(1);
+        Self::count(weight, footer);
         Ok(())
     }
 }

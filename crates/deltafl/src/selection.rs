@@ -7,6 +7,8 @@
 //! [`Everyone`] is the simplest selection. [`Tail`](crate::algorithm::Tail) is the selection of
 //! Δ-FL. [`ByLoss`] weighs each device by its own loss and the mean loss of the previous round.
 
+use std::sync::Arc;
+
 use crate::exchange::{CohortMember, NamedLoss};
 use crate::memory::AlgorithmState;
 use crate::stream::Stream;
@@ -14,9 +16,11 @@ use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::Search;
 
 mod by_loss;
+mod device_rule;
 mod weighting;
 
 pub use by_loss::{ByLoss, LossMean};
+pub use device_rule::{DEVICE_RULE, DeviceRule, MAX_REPORTS, OWN_REPORTS};
 pub use weighting::{
     DeviceFacts, EVERYONE, LARGEST_SHARE, MAX_NUMBERS, MEAN_LOSS, Report, SMOOTH_TAIL, TAIL, UpdateFacts,
     Weighting, WeightingKind, no_report,
@@ -95,6 +99,12 @@ pub trait Selection: Send + Sync {
     /// Returns `true` if a threshold is kept for several rounds.
     fn keeps_threshold(&self) -> bool {
         false
+    }
+
+    /// Returns the rule of the simulated devices, if the weighting is [`DEVICE_RULE`]. Only algorithms
+    /// that require a [`Simulation`](crate::algorithm::Requires::Simulation) return one.
+    fn device_rule(&self, _memory: &AlgorithmState) -> Option<Arc<dyn DeviceRule>> {
+        None
     }
 
     /// Stores the weight of the tail and the reports, after the sum of updates is known.

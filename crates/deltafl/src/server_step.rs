@@ -11,6 +11,7 @@ pub use momentum::Momentum;
 
 use crate::memory::AlgorithmState;
 use crate::params::{Params, UpdateSum};
+use crate::trainer::TrainerError;
 
 /// The input of a server step, in addition to the sum.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,12 @@ pub trait ServerStep: Send + Sync {
     /// Returns w_{t+1}, or `None` if the sum contains no device. Then w stays.
     fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut AlgorithmState)
     -> Option<Params>;
+
+    /// Returns the error of the algorithm in this round, if the program that implements it failed.
+    /// The round then fails.
+    fn failure(&self) -> Option<TrainerError> {
+        None
+    }
 }
 
 /// Adds the weighted mean of the updates to w (Algorithm 2, line 9).

@@ -27,7 +27,7 @@ use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
 use crate::terms::{Clip, Terms};
-use crate::trainer::{LocalPlan, Personal};
+use crate::trainer::{LocalPlan, Personal, TrainerError};
 
 mod event;
 mod held_out;
@@ -182,6 +182,16 @@ pub enum TrainingError {
         round: u64,
         /// The noise that is too large.
         source: NoiseTooLarge,
+    },
+    /// An algorithm that the caller's program implements failed.
+    #[error("round {round}: the algorithm {track} failed: {source}")]
+    Algorithm {
+        /// t.
+        round: u64,
+        /// The name of the track.
+        track: String,
+        /// The error of the program.
+        source: TrainerError,
     },
     /// The observer failed.
     #[error("could not record the run")]
@@ -380,7 +390,12 @@ fn one_round(
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         let input =
             ServerStepInput { params: &at.params, devices, learning_rate: local.learning_rate.into() };
-        if let Some(params) = track.server.apply(&input, &sum, &mut at.memory) {
+        let stepped = track.server.apply(&input, &sum, &mut at.memory);
+        if let Some(source) = track.server.failure() {
+            let (round, track) = (round.index, track.label.name.clone());
+            return Err(TrainingError::Algorithm { round, track, source });
+        }
+        if let Some(params) = stepped {
             at.params = params;
         }
         // Where the tracks divide the cohort, so many devices answered for this one, on average.

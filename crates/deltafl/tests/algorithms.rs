@@ -69,6 +69,8 @@ mod personal;
 mod scaffold;
 #[path = "algorithms/small.rs"]
 mod small;
+#[path = "algorithms/stragglers.rs"]
+mod stragglers;
 
 #[test]
 fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {

@@ -4,6 +4,8 @@
 
 #[path = "paper/algorithm_1.rs"]
 mod algorithm_1;
+#[path = "paper/algorithm_2.rs"]
+mod algorithm_2;
 #[path = "paper/private_quantile.rs"]
 mod private_quantile;
 #[path = "paper/smoothing.rs"]

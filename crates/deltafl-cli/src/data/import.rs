@@ -3,52 +3,38 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use deltafl_data::import::{self, Features, sent140, table};
+use deltafl_data::import::table::{Dialect, TableFormat};
+use deltafl_data::import::{self, Features, sent140};
 use miette::Result;
 
+use super::auto::{self, AutoArgs};
+use super::columns::{ColumnArgs, FeatureArg, run_table};
 use super::target::TargetArgs;
 use crate::error::bad_input;
 
 /// Import files: each format with its options
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "Examples:
+  deltafl data import auto reviews.csv --out reviews
   deltafl data import shakespeare pg100.txt.gz --out shakespeare
   deltafl data import leaf data/train data/test --out femnist --min-examples 100
   deltafl data import csv table.csv --device user --label y --out mine
   deltafl data import csv patients.csv --device clinic --label outcome --train 0.5 --out clinics
   deltafl data import csv houses.csv --device city --label price --regression --out houses")]
 pub(crate) enum ImportCommand {
+    Auto(AutoArgs),
     Leaf(LeafArgs),
     Csv(TableArgs),
     /// Tab-separated files with a header, without quotes
     Tsv(TableArgs),
+    /// JSON lines: an object per example
+    Jsonl(TableArgs),
     Parquet(ParquetArgs),
     Idx(IdxArgs),
     Npz(NpzArgs),
     Emnist(EmnistArgs),
     Sent140(Sent140Args),
     Shakespeare(ShakespeareArgs),
-}
-
-/// The storage of features.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FeatureArg {
-    /// One byte each if all are multiples of 1/255 in [0, 1], real numbers otherwise
-    Auto,
-    /// Real numbers
-    Dense,
-    /// Integers 0–255, one byte each; the model receives value / 255
-    GreyLevels,
-}
-
-impl From<FeatureArg> for Features {
-    fn from(arg: FeatureArg) -> Self {
-        match arg {
-            FeatureArg::Auto => Self::Auto,
-            FeatureArg::Dense => Self::Dense,
-            FeatureArg::GreyLevels => Self::GreyLevels,
-        }
-    }
 }
 
 /// LEAF's JSON shards, compressed or not
@@ -71,58 +57,15 @@ pub(crate) struct LeafArgs {
     target: TargetArgs,
 }
 
-/// The columns of a table.
-#[derive(clap::Args, Debug)]
-struct ColumnArgs {
-    /// The column of the device; without it all examples belong to one device (see `deltafl data
-    /// partition`)
-    #[arg(long, value_name = "COLUMN")]
-    device: Option<String>,
-    /// The column of the label: integers, or words, which become class names
-    #[arg(long, value_name = "COLUMN")]
-    label: String,
-    /// The label is a number to predict, not a class
-    #[arg(long)]
-    regression: bool,
-    /// The column of the split, with the values `train`, `test` or `validation`
-    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["train", "validation"])]
-    split: Option<String>,
-    /// Feature columns that contain words although they begin with a number, separated by commas
-    #[arg(long = "category", value_name = "COLUMNS", value_delimiter = ',')]
-    categories: Vec<String>,
-    /// The feature columns: names or `prefix*`, separated by commas [default: all others, without
-    /// an unnamed first one]; a column of words becomes one feature per word, in alphabetical order
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    columns: Vec<String>,
-    /// Storage of features
-    #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
-    features: FeatureArg,
-}
-
-impl ColumnArgs {
-    fn columns(&self) -> table::TableColumns {
-        table::TableColumns {
-            device: self.device.clone(),
-            label: self.label.clone(),
-            features: self.columns.clone(),
-            categories: self.categories.clone(),
-            split: self.split.clone(),
-        }
-    }
-
-    fn target(&self, target: &TargetArgs) -> import::ImportTarget {
-        import::ImportTarget { regression: self.regression, ..target.target(0) }
-    }
-}
-
 /// Comma- or semicolon-separated files with a header
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl data import csv table.csv --device user --label y --columns 'x*' --out mine"
 )]
 pub(crate) struct TableArgs {
-    /// The file
-    source: PathBuf,
+    /// The files, which have the same columns; `-` is standard input
+    #[arg(required = true)]
+    sources: Vec<PathBuf>,
     #[command(flatten)]
     columns: ColumnArgs,
     #[command(flatten)]
@@ -270,12 +213,12 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
             let target = import::ImportTarget { keep_split: args.keep_split, ..args.target.target(0) };
             args.target.report(import::leaf::import(&args.sources, args.features.into(), &target))
         }
-        ImportCommand::Csv(args) => run_table(&args, table::Dialect::Csv),
-        ImportCommand::Tsv(args) => run_table(&args, table::Dialect::Tsv),
+        ImportCommand::Auto(args) => auto::run(&args),
+        ImportCommand::Csv(args) => args.run(TableFormat::Delimited(Dialect::Csv)),
+        ImportCommand::Tsv(args) => args.run(TableFormat::Delimited(Dialect::Tsv)),
+        ImportCommand::Jsonl(args) => args.run(TableFormat::JsonLines),
         ImportCommand::Parquet(args) => {
-            let (columns, target) = (args.columns.columns(), args.columns.target(&args.target));
-            let features = args.columns.features.into();
-            args.target.report(import::parquet::import(&args.sources, &columns, features, &target))
+            run_table(&args.sources, TableFormat::Parquet, &args.columns, &args.target)
         }
         ImportCommand::Idx(args) => {
             let files =
@@ -296,10 +239,10 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
     }
 }
 
-fn run_table(args: &TableArgs, dialect: table::Dialect) -> Result<()> {
-    let (columns, features) = (args.columns.columns(), args.columns.features.into());
-    let target = args.columns.target(&args.target);
-    args.target.report(table::import(&args.source, dialect, &columns, features, &target))
+impl TableArgs {
+    fn run(&self, format: TableFormat) -> Result<()> {
+        run_table(&self.sources, format, &self.columns, &self.target)
+    }
 }
 
 fn run_emnist(args: &EmnistArgs) -> Result<()> {

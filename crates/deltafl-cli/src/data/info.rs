@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{FederationSummary, Spread};
+use deltafl::data::{Federation, FederationSummary, Spread};
 use deltafl_run::evaluate::describe_input;
 use miette::Result;
 
@@ -34,6 +34,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&summary).expect("a summary contains only plain values"));
     } else {
         print!("{}", text(&summary, args.verify));
+        print!("{}", columns(&federation));
     }
     Ok(())
 }
@@ -73,6 +74,45 @@ fn text(summary: &FederationSummary, verified: bool) -> String {
     out.push('\n');
     out.push_str(&histogram(summary));
     out
+}
+
+/// Lists the columns of the table of origin, with their types.
+fn columns(federation: &Federation) -> String {
+    /// Most columns that are listed.
+    const MOST: usize = 60;
+    let mut lines = Vec::new();
+    if let Some(coding) = federation.coding() {
+        lines.extend(coding.device.iter().map(|name| format!("{name}  device")));
+        lines.extend(coding.label.iter().map(|name| format!("{name}  label")));
+        if let Some(text) = &coding.text {
+            lines.extend(text.columns.iter().map(|name| format!("{name}  text")));
+        }
+    }
+    for column in federation.feature_columns() {
+        let fill = column.fill.map(|fill| format!(", {fill} if missing")).unwrap_or_default();
+        let kind = match column.categories.len() {
+            0 if column.date => format!("date{fill}"),
+            0 => format!("number{fill}"),
+            1..=8 => format!("category: {}", column.categories.join(", ")),
+            values => format!("category of {values} values"),
+        };
+        let other = if column.other { ", and all others" } else { "" };
+        lines.push(format!("{}  {kind}{other}", column.name));
+    }
+    if let Some(coding) = federation.coding() {
+        let ignored = coding.ignored.iter();
+        lines.extend(ignored.map(|column| format!("{}  not used: {}", column.name, column.reason)));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let more = lines.len().saturating_sub(MOST);
+    lines.truncate(MOST);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    let listed: Vec<String> = lines.into_iter().map(|line| format!("    {line}\n")).collect();
+    format!("\n     columns\n{}", listed.concat())
 }
 
 /// Describes the targets, and how often each named class occurs.

@@ -93,6 +93,18 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
     if let Some(what) = manifest.source.iter().find_map(|source| source.options.get("train and test parts")) {
         println!("  train and test parts: {what} (--keep-split keeps them apart)");
     }
+    const TOLD: [&str; 6] =
+        ["images", "resized", "colours", "missing values replaced", "texts are cut after", "vocabulary"];
+    if let Some(source) = &manifest.source {
+        for name in TOLD {
+            if let Some(value) = source.options.get(name) {
+                println!("  {name}: {value}");
+            }
+        }
+    }
+    if manifest.classes == 1 && manifest.targets != TargetFormat::F32 {
+        println!("  warning: all examples have the same label, so there is nothing to predict");
+    }
     for dropped in manifest.source.iter().flat_map(|source| &source.dropped) {
         println!("  left out: {} {}", dropped.count, dropped.reason);
     }

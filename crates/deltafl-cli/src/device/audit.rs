@@ -8,41 +8,73 @@ use deltafl_device::{
     conflicts,
 };
 use deltafl_wire::identity::hex;
+use deltafl_wire::roster_log::{LoggedRoster, versions_outside};
 use miette::{IntoDiagnostic, Result};
 use serde_json::json;
 
 use crate::error::bad_input;
 
-/// Check the transcript of a device, or compare those of two
+/// Check the transcript of a device, or compare it with that of another or with a log of rosters
 ///
 /// A device writes down what its server shows it: rosters, questions, cohorts, survivors. Two owners who compare their
-/// transcripts find out whether the server showed both the same. Nothing in a transcript comes from a device's data.
+/// transcripts find out whether the server showed both the same. The authority keeps a log of the rosters that it has
+/// signed, rosters.jsonl in its folder, and a device keeps one in its state. The command accepts both as transcripts.
+/// Nothing in a transcript or a log comes from a device's data.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  deltafl device audit identity/state/transcript.jsonl\n  deltafl device audit mine.jsonl neighbour.jsonl"
+    after_help = "Examples:\n  deltafl device audit identity/state/transcript.jsonl\n  deltafl device audit mine.jsonl neighbour.jsonl\n  deltafl device audit identity/state/transcript.jsonl rosters.jsonl"
 )]
 pub(crate) struct Args {
     /// The transcript of a device: transcript.jsonl in its state folder
     transcript: PathBuf,
-    /// The transcript of another device of the same federation
+    /// The transcript of another device of the same federation, or the log of the authority: rosters.jsonl
     other: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A transcript that holds together.
+/// A transcript with an unbroken chain, or a log of rosters with valid signatures.
 struct Read {
     head: Digest,
     events: Vec<TranscriptEvent>,
+    /// The rosters of a log.
+    log: Option<Vec<LoggedRoster>>,
 }
 
 impl Read {
     fn open(path: &Path) -> Result<Self> {
+        if let Ok(log) = LoggedRoster::read(path)
+            && let Some(last) = log.last()
+        {
+            let event = |roster: &LoggedRoster| TranscriptEvent::Roster {
+                version: roster.version,
+                hash: roster.hash.into(),
+                predecessor: roster.previous.map(|previous| (previous.version, previous.hash.into())),
+            };
+            let (head, events) = (last.hash.into(), log.iter().map(event).collect());
+            return Ok(Self { head, events, log: Some(log) });
+        }
         let read = Transcript::read(path);
         let (head, events) =
-            read.map_err(|e| bad_input("the transcript is not to be believed").because(e))?;
-        Ok(Self { head, events })
+            read.map_err(|e| bad_input("invalid transcript or log of rosters").because(e))?;
+        Ok(Self { head, events, log: None })
+    }
+
+    /// Returns the rosters that this log of rosters excludes, although `other` accepted them.
+    fn excluded(&self, other: &Self) -> Vec<Conflict> {
+        let accepted = other.events.iter().filter_map(|event| match event {
+            TranscriptEvent::Roster { version, hash, .. } => Some((*version, *hash)),
+            _ => None,
+        });
+        let (log, accepted) = (self.log.as_deref().unwrap_or_default(), accepted.collect::<BTreeMap<_, _>>());
+        let versions: Vec<u64> = accepted.keys().copied().collect();
+        let conflict = |version| Conflict {
+            about: format!("roster {version}"),
+            one: accepted[&version].to_string(),
+            other: "not in the log of rosters".to_owned(),
+        };
+        versions_outside(log, &versions).into_iter().map(conflict).collect()
     }
 
     /// Rosters, key set-ups and sums in it.
@@ -66,6 +98,11 @@ impl Read {
     fn print(&self, path: &Path) {
         let (rosters, setups, sums) = self.counts();
         println!("{}: {} lines, unbroken", path.display(), self.events.len());
+        if let Some(last) = self.log.as_ref().and_then(|log| log.last()) {
+            println!("  {rosters} rosters, signed by authority {}", &hex(&last.authority)[..16]);
+            println!("  head {}", self.head);
+            return;
+        }
         println!(
             "  {rosters} rosters, {setups} key set-ups, {sums} sums, {} sessions",
             self.sessions().len()
@@ -119,7 +156,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let one = Read::open(&args.transcript)?;
     let other = args.other.as_deref().map(Read::open).transpose()?;
     let events = other.as_ref().map_or(&[][..], |other| &other.events);
-    let (common, found) = conflicts(&one.events, events);
+    let (common, mut found) = conflicts(&one.events, events);
+    if let Some(other) = &other {
+        found.extend(other.excluded(&one));
+        found.extend(one.excluded(other));
+    }
     if args.json {
         print_json(&args.transcript, &one, common, &found)?;
     } else {

@@ -99,3 +99,31 @@ fn separate_processes_without_a_common_mpi_job_are_rejected() {
     assert!(said(&output).contains("MPI sees a single rank"), "{}", said(&output));
     assert!(!folder.path().join("out").exists());
 }
+
+#[test]
+fn ranks_share_the_methods_of_a_field_and_rank_0_prints_it() {
+    if !is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = mpirun("2", folder.path());
+    command.args([
+        "field",
+        "synthetic(1,1)",
+        "--algorithms",
+        "fedavg,term",
+        "--splits",
+        "1",
+        "--threads",
+        "1",
+    ]);
+    for set in ["rounds=2", "cohort=3", "data.source.devices=16"] {
+        command.args(["--set", set]);
+    }
+    let output = command.arg("--out").arg(folder.path().join("f")).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.matches("of 2 methods").count(), 1, "{printed}");
+    // Each rank trains the points of one method: the candidates of two rungs and one split.
+    assert_eq!(said(&output).matches("9 of 9 points").count(), 2, "{}", said(&output));
+}

@@ -59,7 +59,13 @@ classes each  min 1, median 2, mean 1.7, max 2
       source  csv: t.csv
 
             1–1  ████████████████████                     1
-            2–3  ████████████████████████████████████████ 2"
+            2–3  ████████████████████████████████████████ 2
+
+     columns
+    user  device
+    y  label
+    x1  number
+    x2  number"
     );
     let json = printed(&dir, &["data", "info", "f", "--json"]);
     assert!(json.contains("\"devices\": 3") && json.contains("\"label_skew\""), "{json}");

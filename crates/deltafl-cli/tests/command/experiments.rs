@@ -2,6 +2,7 @@
 
 mod dashboard;
 mod evaluate;
+mod field;
 mod interrupts;
 mod paper;
 mod reference;

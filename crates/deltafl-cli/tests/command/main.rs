@@ -9,6 +9,7 @@ mod deploy;
 mod experiments;
 mod federation;
 mod operations;
+mod own_data;
 mod report;
 mod run;
 mod support;

@@ -146,3 +146,43 @@ fn two_transcripts_of_one_server_are_compared() {
     assert!(split.status.code() == Some(1) && told.contains("the survivors of sum 0"), "{told}");
     assert!(workdir.refusal("device audit broken.jsonl").contains("line 1"));
 }
+
+#[test]
+fn a_transcript_is_compared_with_the_log_of_the_authority() {
+    let _limit = watchdog::start();
+    let workdir = Workdir::with(DEPLOYED);
+    workdir.printed("certs init --federation clinics");
+    for device in ["ward-1", "ward-2"] {
+        workdir.printed(&format!("certs device {device} --out {device} --database sqlite:deltafl.sqlite"));
+        workdir.printed("certs roster --database sqlite:deltafl.sqlite");
+    }
+    // Nothing has changed, so no roster is signed.
+    workdir.printed("certs roster --database sqlite:deltafl.sqlite");
+    let log = fs::read_to_string(workdir.path("certs/ca/rosters.jsonl")).unwrap();
+    let rosters: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rosters.len(), 2, "{log}");
+    assert_eq!(rosters[1]["previous"][1], rosters[0]["hash"]);
+
+    let zeros = "0".repeat(64);
+    let (version, hash) = (rosters[1]["version"].as_u64().unwrap(), rosters[1]["hash"].as_str().unwrap());
+    let transcript = |file: &str, version: u64, hash: &str| {
+        let line = format!(
+            "{{\"previous\":\"{zeros}\",\"at\":1,\"event\":\"roster\",\"version\":{version},\"hash\":\"{hash}\"}}\n"
+        );
+        fs::write(workdir.path(file), line).unwrap();
+    };
+    transcript("same.jsonl", version, hash);
+    transcript("other.jsonl", version, &zeros);
+    transcript("outside.jsonl", 0, hash);
+    let audit = |file: &str| workdir.run(&format!("device audit {file} certs/ca/rosters.jsonl"));
+    let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let same = audit("same.jsonl");
+    assert!(same.status.success() && told(&same).contains("1 records in both, 0 of them"), "{}", told(&same));
+    for (file, shown) in [("other.jsonl", hash), ("outside.jsonl", "not in the log of rosters")] {
+        let output = audit(file);
+        assert!(output.status.code() == Some(1) && told(&output).contains(shown), "{}", told(&output));
+    }
+    fs::write(workdir.path("forged.jsonl"), log.replace(hash, &zeros)).unwrap();
+    assert!(workdir.refusal("device audit forged.jsonl").contains("invalid"));
+}

@@ -1,6 +1,6 @@
 //! Reports, comparisons, exports and listings of run folders.
 
-mod browser;
+pub(crate) mod browser;
 mod committed_tables;
 mod compare;
 mod export;

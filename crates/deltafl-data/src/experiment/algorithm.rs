@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use super::NonNegative;
-use deltafl::algorithm::Algorithm;
+use super::{ExternalSection, NonNegative};
+use deltafl::algorithm::{Algorithm, Requires};
 use deltafl::options::{InvalidOption, OptionDefault, OptionSpec, OptionValue, OptionValues};
 
 /// An algorithm with its options. An option with levels, such as θ, may have several values; each
@@ -16,11 +16,14 @@ pub struct AlgorithmSection {
     values: Vec<Vec<OptionValue>>,
     /// λ, instead of the penalty of the model.
     pub l2: Option<NonNegative>,
+    /// The parts that the caller's program replaces, if any.
+    external: Option<ExternalSection>,
 }
 
 impl PartialEq for AlgorithmSection {
     fn eq(&self, other: &Self) -> bool {
-        (self.algorithm.kind, &self.values, self.l2) == (other.algorithm.kind, &other.values, other.l2)
+        (self.algorithm.kind, &self.values, self.l2, &self.external)
+            == (other.algorithm.kind, &other.values, other.l2, &other.external)
     }
 }
 
@@ -38,7 +41,8 @@ impl AlgorithmSection {
                 OptionDefault::Required | OptionDefault::Unset(_) => Vec::new(),
             },
         };
-        let section = Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2 };
+        let section =
+            Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2, external: None };
         // Checks each value and each track here, so that no error occurs in training.
         for (name, values) in given {
             for &value in values {
@@ -52,9 +56,36 @@ impl AlgorithmSection {
         Ok(section)
     }
 
-    /// Returns the algorithm.
+    /// Returns the section with parts that the caller's program replaces.
+    #[must_use]
+    pub(super) fn replaced_by(self, external: Option<ExternalSection>) -> Self {
+        Self { external, ..self }
+    }
+
+    /// Returns the algorithm. An external section replaces parts of it.
     pub fn algorithm(&self) -> &'static Algorithm {
         self.algorithm
+    }
+
+    /// Returns the parts that the caller's program replaces.
+    pub fn external(&self) -> Option<&ExternalSection> {
+        self.external.as_ref()
+    }
+
+    /// Returns the name of the algorithm in tables.
+    pub fn title(&self) -> &str {
+        self.external.as_ref().map_or(self.algorithm.title, |external| &external.name)
+    }
+
+    /// Returns the kind of the algorithm in labels.
+    pub fn kind(&self) -> &'static str {
+        if self.external.is_some() { "external" } else { self.algorithm.kind }
+    }
+
+    /// Returns what the server of the algorithm must see.
+    pub fn requires(&self) -> Requires {
+        let base = self.algorithm.requires;
+        self.external.as_ref().map_or(base, |external| external.requires(base))
     }
 
     /// Returns the values of an option; empty if the algorithm has no such option.
@@ -68,7 +99,7 @@ impl AlgorithmSection {
         let mut given: Vec<(&str, Vec<OptionValue>)> = self.given().collect();
         given.retain(|(name, _)| *name != option);
         given.push((option, values));
-        Self::new(self.algorithm, &given, self.l2)
+        Ok(Self::new(self.algorithm, &given, self.l2)?.replaced_by(self.external.clone()))
     }
 
     /// Returns the section with another λ; `None` is that of the model.
@@ -117,6 +148,9 @@ impl Serialize for AlgorithmSection {
         }
         if let Some(l2) = self.l2 {
             map.serialize_entry("l2", &l2)?;
+        }
+        if let Some(external) = &self.external {
+            map.serialize_entry("external", external)?;
         }
         map.end()
     }

@@ -11,6 +11,8 @@ use super::NonNegative;
 pub struct ModelSection {
     pub(super) spec: ModelSpec,
     pub(super) l2: NonNegative,
+    /// The description of the caller's trainer, for the kind `external`. It distinguishes runs.
+    pub(super) external: Option<toml::Table>,
 }
 
 impl ModelSection {
@@ -28,7 +30,7 @@ impl ModelSection {
 /// The linear model without a penalty.
 impl Default for ModelSection {
     fn default() -> Self {
-        Self { spec: LINEAR.spec(), l2: NonNegative::default() }
+        Self { spec: LINEAR.spec(), l2: NonNegative::default(), external: None }
     }
 }
 
@@ -41,6 +43,9 @@ impl Serialize for ModelSection {
         let given = self.spec.given().iter().filter(|(_, value)| *value != OptionValue::Truth(false));
         for (option, value) in given {
             map.serialize_entry(option.name, value)?;
+        }
+        if let Some(external) = &self.external {
+            map.serialize_entry("external", external)?;
         }
         map.end()
     }

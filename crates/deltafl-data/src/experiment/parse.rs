@@ -7,7 +7,9 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
-use super::{AlgorithmSection, Experiment, ExperimentFile, ModelSection, NonNegative, renamed};
+use super::{
+    AlgorithmSection, Experiment, ExperimentFile, ExternalSection, ModelSection, NonNegative, renamed,
+};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
@@ -42,8 +44,60 @@ impl InvalidExperiment {
 
 impl From<toml::de::Error> for InvalidExperiment {
     fn from(error: toml::de::Error) -> Self {
-        Self { message: error.message().trim().to_owned(), span: error.span() }
+        Self { message: plain(error.message().trim()), span: error.span() }
     }
+}
+
+/// Replaces the names of Rust types in a message by words, and adds the key that an unknown key is
+/// probably meant to be.
+fn plain(message: &str) -> String {
+    const WORDS: [(&str, &str); 8] = [
+        ("a nonzero u64", "a whole number of at least 1"),
+        ("a nonzero usize", "a whole number of at least 1"),
+        ("a nonzero u32", "a whole number of at least 1"),
+        ("u64", "a whole number of at least 0"),
+        ("usize", "a whole number of at least 0"),
+        ("u32", "a whole number of at least 0"),
+        ("f64", "a number"),
+        ("struct DecaySection", "a table such as { factor = 0.5, every = 100 }"),
+    ];
+    if let Some(rest) = message.strip_prefix("unknown field `") {
+        return unknown_key(message, rest);
+    }
+    let Some((before, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let word = WORDS.iter().find(|(name, _)| *name == expected).map(|(_, word)| (*word).to_owned());
+    let word = word.or_else(|| expected.strip_prefix("struct ").map(|_| "a table".to_owned()));
+    word.map_or_else(|| message.to_owned(), |word| format!("{before}expected {word}"))
+}
+
+/// Adds a suggestion to the error of an unknown key. Only the command writes `resolved`.
+fn unknown_key(message: &str, rest: &str) -> String {
+    let message = message.replace(", `resolved`", "");
+    let Some((key, listed)) = rest.split_once('`') else { return message };
+    let known = listed.split('`').skip(1).step_by(2).filter(|name| *name != "resolved");
+    let close = known.map(|name| (distance(key, name), name)).min();
+    match close {
+        Some((steps, name)) if steps <= 2 && steps < key.chars().count() => {
+            format!("{message}; did you mean `{name}`?")
+        }
+        _ => message,
+    }
+}
+
+/// Returns the number of inserted, deleted or replaced characters between two words (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 impl FromStr for Experiment {
@@ -104,20 +158,34 @@ fn algorithms(sections: Spanned<DeValue<'_>>) -> Result<Vec<AlgorithmSection>, I
     sections.into_iter().map(algorithm).collect()
 }
 
-fn algorithm(section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
+fn algorithm(mut section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
+    let external: Option<ExternalSection> = external(&mut section)?;
     let known: Vec<Entry> = ALGORITHMS.iter().map(|algorithm| (algorithm.kind, algorithm.options)).collect();
     let table = OptionTable::read(section, "algorithm", &known)?;
     let given: Vec<(&str, Vec<OptionValue>)> =
         table.given.iter().map(|(option, _, values)| (option.name, values.clone())).collect();
-    AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2).map_err(|error| table.locate(error))
+    let section = AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2);
+    Ok(section.map_err(|error| table.locate(error))?.replaced_by(external))
 }
 
-fn model(section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+/// Removes the table `external` of a section, which describes a part of the caller's program.
+fn external<'de, T: Deserialize<'de>>(
+    section: &mut Spanned<DeValue<'de>>,
+) -> Result<Option<T>, InvalidExperiment> {
+    let table = match section.get_mut() {
+        DeValue::Table(table) => table.remove("external"),
+        _ => None,
+    };
+    Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
+}
+
+fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+    let external: Option<toml::Table> = external(&mut section)?;
     let known: Vec<Entry> = MODELS.iter().map(|model| (model.kind, model.options)).collect();
     let table = OptionTable::read(section, "model", &known)?;
     let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
     let spec = MODELS[table.entry].spec_with(given).map_err(|error| table.locate(error))?;
-    Ok(ModelSection { spec, l2: table.l2.unwrap_or_default() })
+    Ok(ModelSection { spec, l2: table.l2.unwrap_or_default(), external })
 }
 
 /// The name and the options of an algorithm or a model.

@@ -1,12 +1,15 @@
 //! CSV and TSV files.
 
+use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
+use super::cell::Cell;
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
+use super::rows::TableRows;
 
 /// The delimiter of the fields of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +29,24 @@ pub(crate) struct Delimited {
     /// Whether lines end in a carriage return and a line feed. At the start of a record the parser
     /// has only read the first of the two.
     is_crlf: bool,
+    has_semicolons: bool,
 }
 
 impl Delimited {
     /// Opens a file with or without a header.
     pub(crate) fn open(path: &Path, dialect: Dialect, has_header: bool) -> Result<Self, ImportError> {
-        let mut reader = Input::open(path)?.into_reader();
-        let beginning = reader.fill_buf().map_err(|source| ImportError::file(path, source))?;
+        Self::open_as(path, path, dialect, has_header)
+    }
+
+    /// Opens a file that has another name in messages.
+    pub(crate) fn open_as(
+        path: &Path,
+        name: &Path,
+        dialect: Dialect,
+        has_header: bool,
+    ) -> Result<Self, ImportError> {
+        let mut reader = Input::open_text(path, name)?.into_reader();
+        let beginning = reader.fill_buf().map_err(|source| ImportError::file(name, source))?;
         let first_line = beginning.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default();
         let is_crlf = first_line.ends_with(b"\r\n");
         let delimiter = match dialect {
@@ -47,7 +61,8 @@ impl Delimited {
             .has_headers(has_header)
             .buffer_capacity(1 << 17)
             .from_reader(reader);
-        Ok(Self { path: path.to_owned(), reader, record: ByteRecord::new(), is_crlf })
+        let has_semicolons = delimiter == b';';
+        Ok(Self { path: name.to_owned(), reader, record: ByteRecord::new(), is_crlf, has_semicolons })
     }
 
     /// Returns the names of the columns.
@@ -102,6 +117,32 @@ impl Delimited {
             _ => ImportProblem::Utf8,
         };
         ImportError::at(&self.path, FilePosition::Line(line), problem)
+    }
+}
+
+impl TableRows for Delimited {
+    fn header(&mut self) -> Result<Vec<String>, ImportError> {
+        Self::header(self)
+    }
+
+    fn next(&mut self) -> Result<bool, ImportError> {
+        Self::next(self)
+    }
+
+    fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
+        Ok(Cell::Text(Self::text(self, column)?.trim().into()))
+    }
+
+    fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
+        Ok(Some(Self::text(self, column)?.into()))
+    }
+
+    fn error(&self, problem: ImportProblem) -> ImportError {
+        Self::error(self, problem)
+    }
+
+    fn has_semicolons(&self) -> bool {
+        self.has_semicolons
     }
 }
 

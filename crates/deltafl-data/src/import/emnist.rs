@@ -79,7 +79,8 @@ fn write(
         let (id, images) = &writers[device];
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for &(file, class) in images {
-            let image = image::decode_png(&tree.read(file)?).map_err(|problem| tree.error(file, problem))?;
+            let image = image::decode(&tree.read(file)?).map_err(|problem| tree.error(file, problem))?;
+            let image = image.into_grey();
             pixels.extend_from_slice(&image.resized(SIDE, SIDE).pixels);
             labels.push(u32::from(class));
         }

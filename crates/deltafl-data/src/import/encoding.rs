@@ -1,152 +1,157 @@
-//! Columns of words: categorical features, and names of classes.
+//! The conversion of cells to features and labels.
 //!
-//! A column whose first value is not a number contains words. A column of words with k different
-//! values becomes k features in the order of the values: 1 for the value of the example, 0 for the
-//! others. A label in words becomes a class, numbered in the order of the words. The classes keep
-//! their names.
+//! A column of words with k different values becomes k features in the order of the values: 1 for the
+//! value of the example, 0 for the others. A label in words becomes a class, numbered in the order of
+//! the words. The classes keep their names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use deltafl::data::FeatureColumn;
+use deltafl::data::{FeatureColumn, MISSING};
 
+use super::cell::{Cell, Decimal, days, is_missing, number};
 use super::error::ImportProblem;
 
 /// Most different words of a feature column: each is a feature.
 pub(crate) const MOST_CATEGORIES: usize = 1000;
 
-/// The different words of a column during collection.
-#[derive(Debug)]
-pub(crate) struct WordSet {
-    column: String,
-    most: usize,
-    seen: BTreeSet<String>,
-}
-
-impl WordSet {
-    pub(crate) fn new(column: &str, most: usize) -> Self {
-        Self { column: column.to_owned(), most, seen: BTreeSet::new() }
-    }
-
-    pub(crate) fn add(&mut self, word: &str) -> Result<(), ImportProblem> {
-        let word = word.trim();
-        if word.is_empty() {
-            return Err(ImportProblem::MissingValue { column: self.column.clone() });
-        }
-        if !self.seen.contains(word) {
-            if self.seen.len() == self.most {
-                return Err(ImportProblem::Categories { column: self.column.clone(), most: self.most });
-            }
-            self.seen.insert(word.to_owned());
-        }
-        Ok(())
-    }
-
-    pub(crate) fn finish(self) -> ColumnWords {
-        let index = self.seen.iter().enumerate().map(|(i, word)| (word.clone(), i as u32)).collect();
-        ColumnWords { column: self.column, sorted: self.seen.into_iter().collect(), index }
-    }
-}
-
-/// The words of a column in sorted order.
-#[derive(Debug)]
-pub(crate) struct ColumnWords {
-    column: String,
-    pub(crate) sorted: Vec<String>,
-    index: HashMap<String, u32>,
-}
-
-impl ColumnWords {
-    /// Returns the index of a word.
-    pub(crate) fn number(&self, word: &str) -> Result<u32, ImportProblem> {
-        // The file is read twice and may have changed in between.
-        let missing = || ImportProblem::MissingValue { column: self.column.clone() };
-        self.index.get(word.trim()).copied().ok_or_else(missing)
-    }
-
-    /// Appends one feature per word: 1 for this word, 0 for the others.
-    pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
-        let at = row.len() + self.number(word)? as usize;
-        row.resize(row.len() + self.sorted.len(), 0.0);
-        row[at] = 1.0;
-        Ok(())
-    }
-}
-
 /// The conversion of a column to features.
 #[derive(Debug)]
-pub(crate) enum FeatureEncoding {
-    Number,
-    Words(ColumnWords),
+pub(crate) struct FeatureCoder {
+    /// The index of the column in the table.
+    pub(crate) place: usize,
+    pub(crate) column: FeatureColumn,
+    index: HashMap<String, usize>,
+    decimal: Decimal,
+}
+
+impl FeatureCoder {
+    pub(crate) fn new(place: usize, column: FeatureColumn, decimal: Decimal) -> Self {
+        let index = column.categories.iter().cloned().zip(0..).collect();
+        Self { place, column, index, decimal }
+    }
+
+    /// Appends the features of a cell.
+    pub(crate) fn push(&self, cell: &Cell<'_>, row: &mut Vec<f32>) -> Result<(), ImportProblem> {
+        if self.column.categories.is_empty() {
+            let number = self.number(cell)?;
+            let filled = number.or(self.column.fill);
+            row.push(filled.ok_or_else(|| missing_value(&self.column.name))?);
+            if self.column.indicator {
+                row.push(f32::from(u8::from(number.is_none())));
+            }
+            return Ok(());
+        }
+        let first = row.len();
+        row.resize(first + self.column.width(), 0.0);
+        let word = word(cell, &self.column.name)?;
+        let place = self.index.get(word.as_deref().unwrap_or(MISSING)).copied();
+        let other = self.column.other.then_some(self.column.categories.len());
+        if let Some(place) = place.or(other) {
+            row[first + place] = 1.0;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of a cell, or `None` if it is missing.
+    fn number(&self, cell: &Cell<'_>) -> Result<Option<f32>, ImportProblem> {
+        match self.column.date {
+            true => date(cell, &self.column.name),
+            false => numeric(cell, &self.column.name, self.decimal),
+        }
+    }
+}
+
+/// Returns the error of a missing value.
+pub(crate) fn missing_value(column: &str) -> ImportProblem {
+    ImportProblem::MissingValue { column: column.to_owned() }
+}
+
+/// Returns the error of a type that is not a feature.
+pub(crate) fn unsupported(column: &str, found: &str) -> ImportProblem {
+    ImportProblem::Unsupported {
+        what: format!("the column {column:?}"),
+        found: found.to_owned(),
+        supported: "numbers, words, dates, lists of numbers and images",
+    }
+}
+
+/// Returns the number of a cell, or `None` if it is missing.
+pub(crate) fn numeric(cell: &Cell<'_>, column: &str, decimal: Decimal) -> Result<Option<f32>, ImportProblem> {
+    match cell {
+        Cell::Missing => Ok(None),
+        Cell::Number(number) => Ok(Some(*number)),
+        Cell::Days(days) => Ok(Some(*days as f32)),
+        Cell::Text(text) => match number(text, decimal) {
+            Some(number) if number.is_nan() => Ok(None),
+            Some(number) => Ok(Some(number)),
+            None if is_missing(text) || *text == "?" || *text == "-" => Ok(None),
+            None => Err(ImportProblem::Word { text: text.clone().into_owned(), column: column.to_owned() }),
+        },
+        Cell::Other(found) => Err(unsupported(column, found)),
+    }
+}
+
+/// Returns the days of a date, or `None` if it is missing.
+pub(crate) fn date(cell: &Cell<'_>, column: &str) -> Result<Option<f32>, ImportProblem> {
+    match cell {
+        Cell::Missing => Ok(None),
+        Cell::Days(days) => Ok(Some(*days as f32)),
+        Cell::Text(text) => match days(text) {
+            Some(days) => Ok(Some(days as f32)),
+            None if is_missing(text) => Ok(None),
+            None => Err(ImportProblem::Date { text: text.clone().into_owned(), column: column.to_owned() }),
+        },
+        Cell::Number(number) => {
+            Err(ImportProblem::Date { text: number.to_string(), column: column.to_owned() })
+        }
+        Cell::Other(found) => Err(unsupported(column, found)),
+    }
+}
+
+/// Returns the word of a cell, or `None` if it is missing.
+pub(crate) fn word<'c>(
+    cell: &'c Cell<'_>,
+    column: &str,
+) -> Result<Option<std::borrow::Cow<'c, str>>, ImportProblem> {
+    Ok(match cell {
+        Cell::Missing => None,
+        Cell::Text(text) if is_missing(text) => None,
+        Cell::Text(text) => Some(std::borrow::Cow::Borrowed(text)),
+        Cell::Number(number) => Some(number.to_string().into()),
+        Cell::Days(days) => Some(days.to_string().into()),
+        Cell::Other(found) => return Err(unsupported(column, found)),
+    })
 }
 
 /// The conversion of the label.
 #[derive(Debug)]
-pub(crate) enum LabelEncoding {
+pub(crate) enum LabelCoder {
     /// A class by its number.
     Class,
     /// A class by its name.
-    Words(ColumnWords),
+    Words(HashMap<String, u32>, Vec<String>),
     /// A real number.
-    Value,
+    Value(Decimal),
 }
 
-/// The conversion of the columns of a table.
-#[derive(Debug)]
-pub(crate) struct TableEncoding {
-    pub(crate) features: Vec<(String, FeatureEncoding)>,
-    pub(crate) label: LabelEncoding,
-}
-
-impl TableEncoding {
-    /// The columns from which the features are computed; empty if all columns contain numbers.
-    pub(crate) fn feature_columns(&self) -> Vec<FeatureColumn> {
-        if self.features.iter().all(|(_, feature)| matches!(feature, FeatureEncoding::Number)) {
-            return Vec::new();
-        }
-        let column = |(name, feature): &(String, FeatureEncoding)| FeatureColumn {
-            name: name.clone(),
-            categories: match feature {
-                FeatureEncoding::Number => Vec::new(),
-                FeatureEncoding::Words(words) => words.sorted.clone(),
-            },
-        };
-        self.features.iter().map(column).collect()
+impl LabelCoder {
+    pub(crate) fn words(names: Vec<String>) -> Self {
+        Self::Words(names.iter().cloned().zip(0..).collect(), names)
     }
 
     /// The names of the classes, if they have names.
     pub(crate) fn class_names(&self) -> Vec<String> {
-        match &self.label {
-            LabelEncoding::Words(words) => words.sorted.clone(),
-            LabelEncoding::Class | LabelEncoding::Value => Vec::new(),
+        match self {
+            Self::Words(_, names) => names.clone(),
+            Self::Class | Self::Value(_) => Vec::new(),
         }
     }
 }
 
-/// The words of the columns that contain words, during collection.
-#[derive(Debug, Default)]
-pub(crate) struct WordCollection {
-    pub(crate) features: Vec<(String, Option<WordSet>)>,
-    pub(crate) label: Option<WordSet>,
-}
-
-impl WordCollection {
-    /// Returns the conversion of the columns.
-    pub(crate) fn finish(self, regression: bool) -> TableEncoding {
-        let feature = |set: Option<WordSet>| {
-            set.map_or(FeatureEncoding::Number, |set| FeatureEncoding::Words(set.finish()))
-        };
-        TableEncoding {
-            features: self.features.into_iter().map(|(name, set)| (name, feature(set))).collect(),
-            label: match self.label {
-                Some(set) => LabelEncoding::Words(set.finish()),
-                None if regression => LabelEncoding::Value,
-                None => LabelEncoding::Class,
-            },
-        }
+/// Returns the name of a class: `3.0` is class 3, as data frames write it.
+pub(crate) fn class_name(text: &str) -> &str {
+    match text.strip_suffix(".0") {
+        Some(whole) if !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit()) => whole,
+        _ => text,
     }
-}
-
-/// Whether a text is a number.
-pub(crate) fn is_number(text: &str) -> bool {
-    text.trim().parse::<f64>().is_ok()
 }

@@ -82,6 +82,81 @@ pub enum ImportProblem {
     /// A text is not UTF-8.
     #[error("not valid UTF-8")]
     Utf8,
+    /// A file that must contain text contains something else.
+    #[error("expected text, but this is {0}")]
+    Binary(&'static str),
+    /// A zip archive contains not exactly one file.
+    #[error("a zip archive of {count} files: unpack it, and name the files to import")]
+    Members {
+        /// The number of files.
+        count: usize,
+    },
+    /// A folder where a file is expected.
+    #[error("a folder, not a file: `data import auto` imports folders of images")]
+    Folder,
+    /// An image is in the wrong place of a folder.
+    #[error("an image must be in a folder DEVICE/CLASS, or CLASS if there is one device")]
+    ImagePlace,
+    /// A line is not JSON.
+    #[error("not a JSON object: {0}")]
+    Json(String),
+    /// Two columns have the same name.
+    #[error("two columns are called {0:?}: rename one of them")]
+    DuplicateColumn(String),
+    /// A column has two roles.
+    #[error("the column {column:?} cannot be {first} and {second} at the same time")]
+    TwoRoles {
+        /// The column.
+        column: String,
+        /// A role.
+        first: &'static str,
+        /// The other role.
+        second: &'static str,
+    },
+    /// A column of dates contains something else.
+    #[error("{text:?} is not a date, and the column {column:?} is read as dates")]
+    Date {
+        /// The text.
+        text: String,
+        /// The column.
+        column: String,
+    },
+    /// A column has decimal commas and decimal points.
+    #[error("the column {column:?} has numbers with a decimal comma and numbers with a decimal point")]
+    MixedDecimals {
+        /// The column.
+        column: String,
+    },
+    /// All labels are equal.
+    #[error("every label is {label}: there is nothing to predict")]
+    OneClass {
+        /// The label.
+        label: String,
+    },
+    /// The labels look like numbers to predict.
+    #[error(
+        "the labels are {distinct} different numbers up to {highest}: --regression predicts them as numbers, and \
+         --classes {classes} imports them as classes"
+    )]
+    SparseLabels {
+        /// The number of different labels.
+        distinct: usize,
+        /// The highest label.
+        highest: u32,
+        /// One more than the highest label.
+        classes: usize,
+    },
+    /// A class is not among those of the coding.
+    #[error("the class {name:?} is not among those that the model knows: {}", known.join(", "))]
+    UnknownClass {
+        /// The class.
+        name: String,
+        /// The known classes.
+        known: Vec<String>,
+    },
+    /// The earlier import has no conversion that can be applied to tables.
+    #[error("the conversion of the earlier data is not known: it was not imported from a table")]
+    NoCoding,
     /// A text is not a number.
     #[error("{0:?} is not a number")]
     Number(String),
@@ -97,7 +172,9 @@ pub enum ImportProblem {
         column: String,
     },
     /// A required value is missing.
-    #[error("the value of column {column:?} is missing: fill it in, or leave the row or the column out")]
+    #[error(
+        "the value of column {column:?} is missing: fill it in, or choose a rule with --missing drop, mean or category"
+    )]
     MissingValue {
         /// The column.
         column: String,
@@ -199,6 +276,12 @@ pub enum ImportProblem {
     NoColumn {
         /// Its name.
         name: String,
+        /// The existing columns.
+        columns: Vec<String>,
+    },
+    /// No column looks like a label.
+    #[error("no column looks like a label: name it with --label; the columns are {}", columns.join(", "))]
+    NoLabel {
         /// The existing columns.
         columns: Vec<String>,
     },

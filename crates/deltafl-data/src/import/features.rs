@@ -2,13 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::encoding::TableEncoding;
 use super::error::{ImportError, ImportProblem};
 use super::spool::{SortedRows, Spool, as_f32};
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, TargetKind};
+use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, TableCoding, TargetKind};
 
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
@@ -35,6 +34,7 @@ pub(crate) struct FeatureSpool {
     pub(crate) features: Features,
     class_names: Vec<String>,
     columns: Vec<FeatureColumn>,
+    coding: Option<TableCoding>,
     /// Whether targets are real numbers.
     valued: bool,
 }
@@ -49,14 +49,26 @@ impl FeatureSpool {
             features,
             class_names: Vec::new(),
             columns: Vec::new(),
+            coding: None,
             valued: target.regression,
         })
     }
 
+    /// Stores the names of the classes.
+    pub(crate) fn set_class_names(&mut self, class_names: Vec<String>) {
+        self.class_names = class_names;
+    }
+
     /// Stores the conversion of the columns of a table.
-    pub(crate) fn set_encoding(&mut self, encoding: &TableEncoding) {
-        self.class_names = encoding.class_names();
-        self.columns = encoding.feature_columns();
+    pub(crate) fn set_coding(
+        &mut self,
+        class_names: Vec<String>,
+        columns: Vec<FeatureColumn>,
+        coding: TableCoding,
+    ) {
+        self.class_names = class_names;
+        self.columns = columns;
+        self.coding = Some(coding);
     }
 
     /// Checks the features of an example against those of earlier examples.
@@ -97,7 +109,7 @@ impl FeatureSpool {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
             // Ones and zeros of categories are not an image.
-            Features::Auto if self.is_grey && self.columns.is_empty() => Some(255.0),
+            Features::Auto if self.is_grey && self.columns.iter().all(FeatureColumn::is_plain) => Some(255.0),
             _ => None,
         };
         let dim = self.dim.unwrap_or_default();
@@ -105,18 +117,21 @@ impl FeatureSpool {
         let kind_of_target = if self.valued {
             TargetKind::Values
         } else {
-            TargetKind::Classes(target.classes(sorted.highest_label())?)
+            TargetKind::Classes(target.classes(sorted.highest_label())?.max(self.class_names.len()))
         };
         let roster = target.given_roster(&sorted.counts, &sorted.splits, &mut source)?;
         let kind = if scale.is_some() { InputKind::Bytes { dim } } else { InputKind::Dense { dim } };
         source.option("features", if scale.is_some() { "bytes" } else { "dense" });
         let mut writer =
             FederationWriter::create(&target.out, target.heading(&source.importer, kind, kind_of_target))?;
-        if !self.columns.is_empty() {
+        if self.columns.iter().any(|column| !column.categories.is_empty()) {
             source.option("categories", "a feature per value, in the order of the values");
         }
         target.record(&mut writer, source);
         writer.class_names(self.class_names).feature_columns(self.columns);
+        if let Some(coding) = self.coding {
+            writer.coding(coding);
+        }
         write_devices(&mut writer, sorted, &roster, scale, self.valued)?;
         Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
     }

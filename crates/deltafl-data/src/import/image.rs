@@ -1,4 +1,4 @@
-//! Grey images: decoding, and the down-scaling of LEAF.
+//! Images: decoding of PNG and JPEG, and the down-scaling of LEAF.
 //!
 //! LEAF reduced NIST's 128×128 images with Pillow's `thumbnail(…, ANTIALIAS)`. This is a Lanczos
 //! filter of radius 3, stretched by the scale, first along rows and then along columns, in 8 bits
@@ -7,6 +7,10 @@
 //! of a level on average.)
 
 use std::io::Cursor;
+
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
 
 use super::error::ImportProblem;
 
@@ -21,8 +25,74 @@ pub(crate) struct GreyImage {
 /// Most pixels of an image.
 const LARGEST: usize = 1 << 24;
 
-/// Decodes a PNG. Colours become their luminance (ITU-R 601-2); transparency is ignored.
-pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, ImportProblem> {
+/// An image of grey levels or colours, pixel by pixel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DecodedImage {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    /// Whether a pixel is three bytes: red, green and blue. Otherwise it is one.
+    pub(crate) is_colour: bool,
+    pixels: Vec<u8>,
+}
+
+/// Decodes a PNG or a JPEG. Transparency is ignored. An image whose colours are all grey is grey.
+pub(crate) fn decode(bytes: &[u8]) -> Result<DecodedImage, ImportProblem> {
+    let image = if bytes.starts_with(&[0xff, 0xd8]) { decode_jpeg(bytes)? } else { decode_png(bytes)? };
+    if image.is_colour && image.pixels.chunks_exact(3).all(|p| p[0] == p[1] && p[1] == p[2]) {
+        return Ok(image.into_grey().into());
+    }
+    Ok(image)
+}
+
+impl From<GreyImage> for DecodedImage {
+    fn from(GreyImage { width, height, pixels }: GreyImage) -> Self {
+        Self { width, height, is_colour: false, pixels }
+    }
+}
+
+impl DecodedImage {
+    /// Returns the luminance of colours (ITU-R 601-2).
+    pub(crate) fn into_grey(self) -> GreyImage {
+        let Self { width, height, is_colour, pixels } = self;
+        let pixels = if is_colour { pixels.chunks_exact(3).map(luminance).collect() } else { pixels };
+        GreyImage { width, height, pixels }
+    }
+
+    /// Returns the red, green and blue parts.
+    pub(crate) fn into_channels(self) -> [GreyImage; 3] {
+        let Self { width, height, is_colour, pixels } = self;
+        [0, 1, 2].map(|channel| {
+            let pixels = match is_colour {
+                true => pixels.iter().skip(channel).step_by(3).copied().collect(),
+                false => pixels.clone(),
+            };
+            GreyImage { width, height, pixels }
+        })
+    }
+}
+
+fn decode_jpeg(bytes: &[u8]) -> Result<DecodedImage, ImportProblem> {
+    let broken = |error: zune_jpeg::errors::DecodeErrors| ImportProblem::Image(error.to_string());
+    let most = LARGEST.isqrt();
+    let options = DecoderOptions::default()
+        .set_max_width(4 * most)
+        .set_max_height(4 * most)
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(broken)?;
+    let info = decoder.info().ok_or_else(|| ImportProblem::Image("a JPEG without a header".to_owned()))?;
+    let (width, height) = (usize::from(info.width), usize::from(info.height));
+    if width * height > LARGEST {
+        return Err(ImportProblem::TooLong { what: "an image", limit: LARGEST });
+    }
+    let pixels = decoder.decode().map_err(broken)?;
+    if pixels.len() != 3 * width * height || pixels.is_empty() {
+        return Err(ImportProblem::Image("a JPEG with colours of another kind".to_owned()));
+    }
+    Ok(DecodedImage { width, height, is_colour: true, pixels })
+}
+
+fn decode_png(bytes: &[u8]) -> Result<DecodedImage, ImportProblem> {
     let broken = |error: png::DecodingError| ImportProblem::Image(error.to_string());
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: 4 * LARGEST });
     decoder.set_transformations(png::Transformations::EXPAND | png::Transformations::STRIP_16);
@@ -32,14 +102,14 @@ pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, ImportProblem> {
     let mut data = vec![0; size.ok_or(ImportProblem::TooLong { what: "an image", limit: LARGEST })?];
     let frame = reader.next_frame(&mut data).map_err(broken)?;
     let data = &data[..frame.buffer_size()];
-    let pixels: Vec<u8> = match frame.color_type {
-        png::ColorType::Grayscale => data.to_vec(),
-        png::ColorType::GrayscaleAlpha => data.chunks_exact(2).map(|p| p[0]).collect(),
-        png::ColorType::Rgb => data.chunks_exact(3).map(luminance).collect(),
-        png::ColorType::Rgba => data.chunks_exact(4).map(luminance).collect(),
+    let (is_colour, pixels) = match frame.color_type {
+        png::ColorType::Grayscale => (false, data.to_vec()),
+        png::ColorType::GrayscaleAlpha => (false, data.chunks_exact(2).map(|p| p[0]).collect()),
+        png::ColorType::Rgb => (true, data.to_vec()),
+        png::ColorType::Rgba => (true, data.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect()),
         png::ColorType::Indexed => return Err(ImportProblem::Image("palette without colours".to_owned())),
     };
-    Ok(GreyImage { width, height, pixels })
+    Ok(DecodedImage { width, height, is_colour, pixels })
 }
 
 fn luminance(rgb: &[u8]) -> u8 {
@@ -148,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_broken_image_is_an_error() {
-        assert!(matches!(decode_png(b"not a png"), Err(ImportProblem::Image(_))));
-        assert!(matches!(decode_png(b""), Err(ImportProblem::Image(_))));
+        assert!(matches!(decode(b"not a png"), Err(ImportProblem::Image(_))));
+        assert!(matches!(decode(b""), Err(ImportProblem::Image(_))));
+        assert!(matches!(decode(b"\xff\xd8\xff\xe0 not a jpeg"), Err(ImportProblem::Image(_))));
     }
 }

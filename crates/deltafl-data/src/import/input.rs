@@ -1,7 +1,7 @@
-//! Input files, plain or compressed with gzip.
+//! Input files: plain, compressed with gzip, or the only file of a zip archive.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
@@ -9,6 +9,25 @@ use flate2::bufread::MultiGzDecoder;
 use super::error::{FilePosition, ImportError, ImportProblem};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZIP: &[u8] = b"PK\x03\x04";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The first bytes of files that are not text, and their kind.
+const BINARY: [(&[u8], &str); 13] = [
+    (b"PAR1", "a Parquet file: import it with `data import parquet`"),
+    (b"ARROW1", "an Arrow file: convert it to Parquet"),
+    (b"FEA1", "a Feather file: convert it to Parquet"),
+    (b"\x93NUMPY", "a NumPy array: import an .npz with `data import npz`"),
+    (b"\x89PNG", "a PNG image: import a folder of images with `data import auto`"),
+    (b"\xff\xd8\xff", "a JPEG image: import a folder of images with `data import auto`"),
+    (b"\x89HDF", "an HDF5 file: convert it to Parquet or CSV"),
+    (b"SQLite format 3", "an SQLite database: export a table as CSV"),
+    (b"%PDF", "a PDF document"),
+    (b"\xd0\xcf\x11\xe0", "an Excel file: save it as CSV"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it, or compress it with gzip"),
+    (b"\xff\xfe", "UTF-16: save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16: save it as UTF-8"),
+];
 
 /// An input file that is decompressed while it is read.
 pub(crate) struct Input {
@@ -21,16 +40,39 @@ pub(crate) struct Input {
 impl Input {
     /// Opens a file. Its first bytes determine whether it is compressed.
     pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
-        let open = || -> io::Result<Box<dyn BufRead>> {
+        Self::open_as(path, path)
+    }
+
+    /// Opens a file that has another name in messages.
+    fn open_as(path: &Path, name: &Path) -> Result<Self, ImportError> {
+        let open = || -> Result<Box<dyn BufRead>, ImportProblem> {
             let mut file = BufReader::with_capacity(1 << 17, File::open(path)?);
-            Ok(if file.fill_buf()?.starts_with(&GZIP) {
+            let beginning = file.fill_buf()?;
+            Ok(if beginning.starts_with(&GZIP) {
                 Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(file)))
+            } else if beginning.starts_with(ZIP) {
+                Box::new(BufReader::with_capacity(1 << 17, only_member(file)?))
             } else {
                 Box::new(file)
             })
         };
-        let reader = open().map_err(|source| ImportError::file(path, source))?;
-        Ok(Self { path: path.to_owned(), reader, line: 0 })
+        let reader = open().map_err(|problem| ImportError::file(name, problem))?;
+        Ok(Self { path: name.to_owned(), reader, line: 0 })
+    }
+
+    /// Opens a file that must contain text. A byte order mark is skipped.
+    pub(crate) fn open_text(path: &Path, name: &Path) -> Result<Self, ImportError> {
+        let mut input = Self::open_as(path, name)?;
+        let beginning = input.reader.fill_buf().map_err(|source| ImportError::file(name, source))?;
+        let kind = BINARY.iter().find(|(magic, _)| beginning.starts_with(magic)).map(|(_, kind)| *kind);
+        let kind = kind.or_else(|| beginning.contains(&0).then_some("a binary file"));
+        if let Some(kind) = kind {
+            return Err(ImportError::file(name, ImportProblem::Binary(kind)));
+        }
+        if beginning.starts_with(BYTE_ORDER_MARK) {
+            input.reader.consume(BYTE_ORDER_MARK.len());
+        }
+        Ok(input)
     }
 
     /// Returns the whole file if it is not longer than `limit`.
@@ -71,4 +113,27 @@ impl Input {
     pub(crate) fn error(&self, problem: ImportProblem) -> ImportError {
         ImportError::at(&self.path, FilePosition::Line(self.line), problem)
     }
+}
+
+/// Unpacks the only file of a zip archive into an unnamed temporary file.
+fn only_member(file: BufReader<File>) -> Result<File, ImportProblem> {
+    let invalid = |error: zip::result::ZipError| ImportProblem::Zip(error.to_string());
+    let mut archive = zip::ZipArchive::new(file).map_err(invalid)?;
+    let members: Vec<String> = archive
+        .file_names()
+        .filter(|name| !name.ends_with('/') && !name.starts_with("__MACOSX/"))
+        .map(str::to_owned)
+        .collect();
+    let [member] = &members[..] else {
+        let is_workbook = members.iter().any(|name| name == "xl/workbook.xml");
+        return Err(if is_workbook {
+            ImportProblem::Binary("an Excel workbook: save it as CSV")
+        } else {
+            ImportProblem::Members { count: members.len() }
+        });
+    };
+    let mut unpacked = tempfile::tempfile()?;
+    io::copy(&mut archive.by_name(member).map_err(invalid)?, &mut unpacked)?;
+    unpacked.rewind()?;
+    Ok(unpacked)
 }

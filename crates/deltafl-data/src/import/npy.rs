@@ -121,6 +121,11 @@ impl NpyElement {
         }
     }
 
+    /// Whether the elements are strings.
+    pub(crate) fn is_string(self) -> bool {
+        matches!(self.letter, b'U' | b'S')
+    }
+
     pub(crate) fn read_number(self, reader: &mut impl Read) -> Result<f64, ImportProblem> {
         let mut bytes = [0; 8];
         let size = self.size.min(bytes.len());

@@ -1,5 +1,6 @@
 //! NumPy's `.npz`: arrays of inputs, labels and devices with one row per example.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -9,7 +10,7 @@ use zip::ZipArchive;
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::npy::{NpyElement, NpyHeader};
-use super::table::{class, finite};
+use super::table::{check_density, class, finite, in_range};
 use super::{ImportTarget, Imported};
 use deltafl::data::Provenance;
 
@@ -33,7 +34,7 @@ pub fn import(
 ) -> Result<Imported, ImportError> {
     let mut archive = NpzArchive::open(path)?;
     let mut spool = FeatureSpool::new(target, features)?;
-    let labels = archive.labels(&arrays.y, target)?;
+    let (labels, class_names) = archive.labels(&arrays.y, target)?;
     let devices = match &arrays.device {
         Some(name) => archive.devices(name, &mut spool)?,
         None => vec![spool.spool.device("all"); labels.len()],
@@ -62,6 +63,10 @@ pub fn import(
     x.end()?;
     let mut source = Provenance::new("npz");
     source.file(path);
+    if target.classes.is_none() && !target.regression && class_names.is_empty() {
+        check_density(&labels).map_err(|problem| ImportError::file(path, problem))?;
+    }
+    spool.set_class_names(class_names);
     spool.finish(target, source)
 }
 
@@ -107,9 +112,17 @@ impl<'p> NpzArchive<'p> {
         Ok(array)
     }
 
-    /// Returns the label of each row; for a regression, the bits of the real targets.
-    fn labels(&mut self, name: &String, target: &ImportTarget) -> Result<Vec<u32>, ImportError> {
+    /// Returns the label of each row; for a regression, the bits of the real targets. Strings are
+    /// names of classes, which are returned too.
+    fn labels(
+        &mut self,
+        name: &String,
+        target: &ImportTarget,
+    ) -> Result<(Vec<u32>, Vec<String>), ImportError> {
         let mut array = self.array(name)?;
+        if array.header.element.is_string() {
+            return array.named_labels(target);
+        }
         let mut labels = Vec::new();
         for _ in 0..array.header.len() {
             let label = array.number()?;
@@ -122,7 +135,7 @@ impl<'p> NpzArchive<'p> {
             }
             labels.push(class(label as u32, target.classes).map_err(|problem| array.error(problem))?);
         }
-        Ok(labels)
+        Ok((labels, Vec::new()))
     }
 
     /// Returns the index of the device of each row. An identity is stored once.
@@ -154,6 +167,27 @@ struct NpzArray<'a> {
 impl NpzArray<'_> {
     fn error(&self, problem: ImportProblem) -> ImportError {
         ImportError::at(self.path, FilePosition::Member(self.member.clone()), problem)
+    }
+
+    /// Returns the number and the names of the classes of an array of strings.
+    fn named_labels(&mut self, target: &ImportTarget) -> Result<(Vec<u32>, Vec<String>), ImportError> {
+        if target.regression {
+            return Err(self.error(ImportProblem::Unsupported {
+                what: "the array".to_owned(),
+                found: "string".to_owned(),
+                supported: "numbers",
+            }));
+        }
+        let mut words = Vec::new();
+        for _ in 0..self.header.len() {
+            let word = self.header.element.read_string(&mut self.reader);
+            words.push(word.map_err(|problem| self.error(problem))?);
+        }
+        let names: Vec<String> = words.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+        let index: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+        let labels = words.iter().map(|word| in_range(index[word.as_str()], target.classes));
+        let labels = labels.collect::<Result<_, _>>().map_err(|problem| self.error(problem))?;
+        Ok((labels, names))
     }
 
     fn number(&mut self) -> Result<f64, ImportError> {

@@ -1,26 +1,26 @@
 //! Parquet files with one row per example, the format of federated data sets on Hugging Face.
 //!
-//! Feature columns may be numbers, lists of numbers (nested or not), or images: PNG bytes, alone or
-//! in the field `bytes` of a struct. The features of a row are the concatenated features of its
-//! columns.
+//! Flat tables are read by `table.rs`. Otherwise feature columns are numbers, lists of numbers (nested
+//! or not), or images: PNG or JPEG bytes, alone or in the field `bytes` of a struct. The features of a
+//! row are the concatenated features of its columns.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 use parquet::file::reader::FileReader as _;
 
-use super::encoding::{
-    FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet,
-};
+use super::encoding::{LabelCoder, missing_value};
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::image;
-use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
+use super::table::{
+    self, TableColumns, TableFormat, feature_columns, finite, in_range, parse_split, whole_label,
+};
 use super::{ImportTarget, Imported};
 use crate::parquet_file::columns::{self, Leaf, LeafBatch, LeafType, NoLeaf, ParquetReader};
-use crate::writer::MOST_CLASSES;
-use deltafl::data::Provenance;
+use deltafl::data::{Provenance, TableCoding};
 
 /// Rows read at a time.
 const BATCH: usize = 1024;
@@ -32,16 +32,24 @@ pub fn import(
     features: Features,
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
+    if !is_nested(paths, columns)? {
+        return table::import_files(paths, TableFormat::Parquet, columns, features, target);
+    }
     let mut source = Provenance::new("parquet");
     let mut spool = None;
-    let encoding = survey(paths, columns, target)?;
+    let label = survey(paths, columns, target)?;
     for path in paths {
         source.file(path);
-        read_file(path, columns, &encoding, features, target, &mut spool)?;
+        read_file(path, columns, &label, features, target, &mut spool)?;
     }
     match spool {
         Some(mut spool) => {
-            spool.set_encoding(&encoding);
+            let coding = TableCoding {
+                device: columns.device.clone(),
+                label: Some(columns.label.clone()),
+                ..TableCoding::default()
+            };
+            spool.set_coding(label.class_names(), Vec::new(), coding);
             spool.finish(target, source)
         }
         None => {
@@ -51,10 +59,26 @@ pub fn import(
     }
 }
 
+/// Whether a feature column contains lists, structs or bytes.
+fn is_nested(paths: &[PathBuf], columns: &TableColumns) -> Result<bool, ImportError> {
+    let Some(path) = paths.first().filter(|path| path.is_file()) else { return Ok(false) };
+    if !columns.texts.is_empty() {
+        return Ok(false);
+    }
+    let file = open(path)?;
+    let wanted = WantedColumns::find(path, &header(&file), columns)?;
+    let schema = file.metadata().file_metadata().schema_descr();
+    let nested = |&at: &usize| match Leaf::find(schema, at) {
+        Ok(leaf) => leaf.list || leaf.in_struct || leaf.of == LeafType::Binary,
+        Err(_) => true,
+    };
+    Ok(wanted.features.iter().any(nested))
+}
+
 fn read_file(
     path: &Path,
     columns: &TableColumns,
-    encoding: &TableEncoding,
+    label: &LabelCoder,
     features: Features,
     target: &ImportTarget,
     spool: &mut Option<FeatureSpool>,
@@ -78,7 +102,7 @@ fn read_file(
             let spool = spool.as_mut().expect("it was just made");
             let read: Vec<Column<'_>> =
                 leaves.iter().zip(batches).map(|(leaf, batch)| Column { leaf, batch }).collect();
-            let mut rows = BatchRows::new(&read, &wanted, &columns.label, encoding, target, &mut values);
+            let mut rows = BatchRows::new(&read, &wanted, columns, label, target, &mut values);
             for i in 0..batches.first().map_or(0, LeafBatch::rows) {
                 rows.push(i, spool).map_err(|failure| failure.at(path, row))?;
                 row += 1;
@@ -123,69 +147,48 @@ fn unsupported(column: &str, found: impl ToString) -> ImportProblem {
     }
 }
 
-/// Returns the conversion of the columns. Strings are words, and all words must be known before the
-/// first row is written.
+/// Returns the conversion of the label. All names of classes must be known before the first row is
+/// written.
 fn survey(
     paths: &[PathBuf],
     columns: &TableColumns,
     target: &ImportTarget,
-) -> Result<TableEncoding, ImportError> {
-    let mut survey = None;
+) -> Result<LabelCoder, ImportError> {
+    let mut names = None;
     for path in paths {
-        survey_file(path, columns, target, &mut survey)?;
-    }
-    Ok(survey.unwrap_or_default().finish(target.regression))
-}
-
-fn survey_file(
-    path: &Path,
-    columns: &TableColumns,
-    target: &ImportTarget,
-    survey: &mut Option<WordCollection>,
-) -> Result<(), ImportError> {
-    let file = open(path)?;
-    let header = header(&file);
-    let wanted = WantedColumns::find(path, &header, columns)?;
-    let leaf = |at: usize| leaf(path, &file, at);
-    let features = wanted.features.iter().map(|&at| leaf(at)).collect::<Result<Vec<_>, _>>()?;
-    let label = leaf(wanted.label)?;
-    let survey = survey.get_or_insert_with(|| {
-        let feature = |(&at, leaf): (&usize, &Leaf)| {
-            let words = holds_words(leaf) || columns.categories.contains(&header[at]);
-            (header[at].clone(), words.then(|| WordSet::new(&header[at], MOST_CATEGORIES)))
-        };
-        let words = !target.regression && holds_words(&label);
-        let label = words.then(|| WordSet::new(&header[wanted.label], MOST_CLASSES));
-        WordCollection { features: wanted.features.iter().zip(&features).map(feature).collect(), label }
-    });
-    if survey.features.len() != wanted.features.len() {
-        let problem = ImportProblem::Dim { expected: survey.features.len(), got: wanted.features.len() };
-        return Err(ImportError::file(path, problem));
-    }
-    let mut sets: Vec<(&str, Leaf, &mut WordSet)> = Vec::new();
-    for ((&at, leaf), (_, set)) in wanted.features.iter().zip(features).zip(&mut survey.features) {
-        sets.extend(set.as_mut().map(|set| (header[at].as_str(), leaf, set)));
-    }
-    sets.extend(survey.label.as_mut().map(|set| (header[wanted.label].as_str(), label, set)));
-    let leaves: Vec<Leaf> = sets.iter().map(|(_, leaf, _)| leaf.clone()).collect();
-    let mut before = 0;
-    columns::for_each_batch(
-        &file,
-        &leaves,
-        BATCH,
-        |error| damaged(path, &error),
-        |batches| {
-            for ((name, leaf, set), batch) in sets.iter_mut().zip(batches) {
-                let column = Column { leaf, batch };
-                for i in 0..batch.rows() {
-                    let added = column.word(name, i).and_then(|word| set.add(&word));
-                    added.map_err(|p| ImportError::at(path, FilePosition::Row(before + i as u64), p))?;
+        let file = open(path)?;
+        let wanted = WantedColumns::find(path, &header(&file), columns)?;
+        let label = leaf(path, &file, wanted.label)?;
+        if target.regression || !holds_words(&label) {
+            continue;
+        }
+        let (names, mut row) = (names.get_or_insert_with(BTreeSet::new), 0);
+        let leaves = [label];
+        columns::for_each_batch(
+            &file,
+            &leaves,
+            BATCH,
+            |error| damaged(path, &error),
+            |batches| {
+                let column = Column { leaf: &leaves[0], batch: &batches[0] };
+                for i in 0..batches[0].rows() {
+                    let word = column.word(&columns.label, i);
+                    let at = |problem| ImportError::at(path, FilePosition::Row(row), problem);
+                    let word = word.map_err(at)?;
+                    if !names.contains(&word) {
+                        names.insert(word);
+                    }
+                    row += 1;
                 }
-            }
-            before += batches.first().map_or(0, LeafBatch::rows) as u64;
-            Ok(())
-        },
-    )
+                Ok(())
+            },
+        )?;
+    }
+    Ok(match names {
+        Some(names) => LabelCoder::words(names.into_iter().collect()),
+        None if target.regression => LabelCoder::Value(table::Decimal::Point),
+        None => LabelCoder::Class,
+    })
 }
 
 fn holds_words(leaf: &Leaf) -> bool {
@@ -212,7 +215,7 @@ impl Column<'_> {
             self.append(name, row, &mut number)?;
             return Ok(number.iter().map(f32::to_string).collect::<Vec<_>>().join(" "));
         }
-        self.text(row)?.ok_or_else(|| ImportProblem::MissingValue { column: name.to_owned() })
+        self.text(row)?.ok_or_else(|| missing_value(name))
     }
 
     /// Returns the string of a row, or `None` if it is missing.
@@ -242,7 +245,7 @@ impl Column<'_> {
     /// Appends the numbers of a row.
     fn append(self, name: &str, row: usize, numbers: &mut Vec<f32>) -> Result<(), ImportProblem> {
         if self.batch.is_missing(row) {
-            return Err(ImportProblem::MissingValue { column: name.to_owned() });
+            return Err(missing_value(name));
         }
         for i in self.batch.range(row) {
             match (self.leaf.of, self.batch.number(i), self.batch.bytes(i)) {
@@ -288,16 +291,20 @@ struct WantedColumns {
     split: Option<usize>,
     label: usize,
     features: Vec<usize>,
+    /// The names of the features.
+    names: Vec<String>,
 }
 
 impl WantedColumns {
     fn find(path: &Path, header: &[String], columns: &TableColumns) -> Result<Self, ImportError> {
         let column = |name: &str| super::delimited::column(path, header, name);
+        let features = feature_columns(path, header, columns)?;
         Ok(Self {
             device: columns.device.as_deref().map(column).transpose()?,
             split: columns.split.as_deref().map(column).transpose()?,
             label: column(&columns.label)?,
-            features: feature_columns(path, header, columns)?,
+            names: features.iter().map(|&at| header[at].clone()).collect(),
+            features,
         })
     }
 
@@ -313,7 +320,8 @@ struct BatchRows<'b> {
     label: Column<'b>,
     label_name: &'b str,
     features: &'b [Column<'b>],
-    encoding: &'b TableEncoding,
+    names: &'b [String],
+    encoding: &'b LabelCoder,
     classes: Option<usize>,
     row: &'b mut Vec<f32>,
 }
@@ -322,9 +330,9 @@ impl<'b> BatchRows<'b> {
     /// Assigns the columns in the order of [`WantedColumns::all`].
     fn new(
         columns: &'b [Column<'b>],
-        wanted: &WantedColumns,
-        label_name: &'b str,
-        encoding: &'b TableEncoding,
+        wanted: &'b WantedColumns,
+        table: &'b TableColumns,
+        encoding: &'b LabelCoder,
         target: &ImportTarget,
         row: &'b mut Vec<f32>,
     ) -> Self {
@@ -335,8 +343,9 @@ impl<'b> BatchRows<'b> {
             device: wanted.device.map(|_| next()),
             split: wanted.split.map(|_| next()),
             label: next(),
-            label_name,
+            label_name: &table.label,
             features,
+            names: &wanted.names,
             encoding,
             classes: target.classes,
             row,
@@ -345,13 +354,8 @@ impl<'b> BatchRows<'b> {
 
     fn push(&mut self, i: usize, spool: &mut FeatureSpool) -> Result<(), RowFailure> {
         self.row.clear();
-        for (column, (name, feature)) in self.features.iter().zip(&self.encoding.features) {
-            match feature {
-                FeatureEncoding::Number => column.append(name, i, self.row)?,
-                FeatureEncoding::Words(words) => {
-                    words.push_one_hot(&column.word(name, i)?, self.row)?;
-                }
-            }
+        for (column, name) in self.features.iter().zip(self.names) {
+            column.append(name, i, self.row)?;
         }
         spool.check(self.row)?;
         let id = self.device.map_or(Ok("all".to_owned()), |device| device.id(i))?;
@@ -364,19 +368,16 @@ impl<'b> BatchRows<'b> {
         };
         let device = spool.spool.device_in(&id, split);
         spool.row(device, self.row)?;
-        match &self.encoding.label {
-            LabelEncoding::Words(words) => {
-                let class = words.number(&self.label.word(self.label_name, i)?)?;
+        match self.encoding {
+            LabelCoder::Words(index, names) => {
+                let word = self.label.word(self.label_name, i)?;
+                let class = index.get(&word).copied();
+                let class =
+                    class.ok_or_else(|| ImportProblem::UnknownClass { name: word, known: names.clone() })?;
                 spool.spool.label(in_range(class, self.classes)?);
             }
-            LabelEncoding::Value => spool.spool.value(finite(self.number(i)? as f32)?),
-            LabelEncoding::Class => {
-                let label = self.number(i)?;
-                if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
-                    return Err(ImportProblem::Label(label.to_string()).into());
-                }
-                spool.spool.label(class(label as u32, self.classes)?);
-            }
+            LabelCoder::Value(_) => spool.spool.value(finite(self.number(i)? as f32)?),
+            LabelCoder::Class => spool.spool.label(whole_label(self.number(i)?, self.classes)?),
         }
         Ok(())
     }
@@ -394,7 +395,7 @@ impl<'b> BatchRows<'b> {
 }
 
 fn append_image(bytes: &[u8], row: &mut Vec<f32>) -> Result<(), ImportProblem> {
-    let image = image::decode_png(bytes)?;
+    let image = image::decode(bytes)?.into_grey();
     row.extend(image.pixels.iter().map(|&level| f32::from(level)));
     Ok(())
 }

@@ -102,6 +102,16 @@ impl Spool {
         self.row(device, &[text.as_bytes(), &[TEXT_END]].concat())
     }
 
+    /// Appends a text of a device; its label may come later.
+    pub(crate) fn text_row(&mut self, device: u32, text: &str) -> Result<(), ImportError> {
+        self.row(device, &[text.as_bytes(), &[TEXT_END]].concat())
+    }
+
+    /// Returns the labels so far.
+    pub(crate) fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
     /// Appends a label; labels have the order of the rows.
     pub(crate) fn label(&mut self, label: u32) {
         self.labels.push(label);

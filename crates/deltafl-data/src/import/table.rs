@@ -1,22 +1,29 @@
-//! CSV and TSV files with a header: one row per example, with columns for its device, its label and
-//! its features.
+//! Tables with one row per example, with columns for its device, its label and its features: CSV,
+//! TSV, JSON lines and Parquet.
 //!
-//! A column contains numbers or words, according to its first value; see `encoding.rs` for the
-//! conversion of words.
+//! The first pass over the rows determines the type of each column (`survey.rs`), and the second
+//! converts the rows (`encoding.rs`). A column contains numbers, words or dates, according to its
+//! first value. A column of text makes the examples texts (`texts.rs`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::delimited::{Delimited, column};
-use super::encoding::{
-    FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet, is_number,
-};
+use deltafl::data::{DataContract, IgnoredColumn, InputKind, MissingRule, Provenance, Split, TableCoding};
+
+use super::cell::Cell;
+use super::encoding::{FeatureCoder, LabelCoder, class_name, missing_value, numeric};
 use super::error::{ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
+use super::rows::{TableCursor, TableFiles};
+use super::spool::Spool;
+use super::survey::{TableSurvey, is_complete, survey};
+use super::texts::{TextRows, TextTable};
 use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
-use deltafl::data::{Provenance, Split};
 
+pub use super::cell::Decimal;
 pub use super::delimited::Dialect;
+pub use super::rows::TableFormat;
+pub use super::texts::TextOptions;
 
 /// The columns of a table.
 #[derive(Clone, Debug, Default)]
@@ -30,17 +37,38 @@ pub struct TableColumns {
     pub features: Vec<String>,
     /// Columns of features that contain words although they start with a number.
     pub categories: Vec<String>,
+    /// Columns of features that contain numbers.
+    pub numbers: Vec<String>,
+    /// Columns of dates, which become days since 1970-01-01. Other dates are not used.
+    pub dates: Vec<String>,
+    /// Columns of text. The examples are then these texts, and no other column is a feature.
+    pub texts: Vec<String>,
+    /// Columns that are not used, with the reason.
+    pub ignored: Vec<IgnoredColumn>,
     /// The split of each example, `train`, `test` or `validation`, which determines the split of
     /// devices.
     pub split: Option<String>,
+    /// The treatment of missing values.
+    pub missing: MissingRule,
+    /// The decimal character of numbers; commas are recognised in files with semicolons if `None`.
+    pub decimal: Option<Decimal>,
+    /// Whether labels are names of classes even if they are numbers.
+    pub class_words: bool,
+    /// Whether the rare words of a column with very many words become one feature. Otherwise such a
+    /// column is an error.
+    pub group_rare: bool,
+    /// The conversion of texts.
+    pub text: TextOptions,
 }
 
-/// The indices of the columns of a file.
-struct ColumnIndices {
-    device: Option<usize>,
-    split: Option<usize>,
-    label: usize,
-    features: Vec<usize>,
+/// The indices of the columns of a table.
+#[derive(Debug)]
+pub(crate) struct ColumnIndices {
+    pub(crate) device: Option<usize>,
+    pub(crate) split: Option<usize>,
+    pub(crate) label: Option<usize>,
+    pub(crate) features: Vec<usize>,
+    pub(crate) texts: Vec<usize>,
 }
 
 /// Imports a delimited file.
@@ -51,117 +79,356 @@ pub fn import(
     features: Features,
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
-    let mut file = Delimited::open(path, dialect, true)?;
-    let header = file.header()?;
-    let places = ColumnIndices {
-        device: columns.device.as_ref().map(|name| column(path, &header, name)).transpose()?,
-        split: columns.split.as_ref().map(|name| column(path, &header, name)).transpose()?,
-        label: column(path, &header, &columns.label)?,
-        features: feature_columns(path, &header, columns)?,
-    };
-    let encoding = survey(path, dialect, &header, &places, columns, target)?;
-    let mut rows = FeatureSpool::new(target, features)?;
-    let mut row = Vec::with_capacity(places.features.len());
-    while file.next()? {
-        read_features(&file, &places, &encoding, &mut row)?;
-        rows.check(&row).map_err(|problem| file.error(problem))?;
-        let (id, split) = owner(&file, &places)?;
-        let device = rows.spool.device_in(id, split);
-        rows.row(device, &row)?;
-        let text = file.text(places.label)?;
-        match &encoding.label {
-            LabelEncoding::Class => {
-                let class = parse_label(text, target.classes).map_err(|problem| file.error(problem))?;
-                rows.spool.label(class);
-            }
-            LabelEncoding::Words(words) => {
-                let class = words.number(text).and_then(|class| in_range(class, target.classes));
-                rows.spool.label(class.map_err(|problem| file.error(problem))?);
-            }
-            LabelEncoding::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
-        }
-    }
-    if rows.spool.rows() == 0 {
-        return Err(ImportError::file(path, ImportProblem::Nothing("no examples")));
-    }
-    let mut source = Provenance::new(if dialect == Dialect::Tsv { "tsv" } else { "csv" });
-    source.file(path);
-    if columns.features.is_empty() && is_index(&header, columns) {
+    import_files(&[path.to_owned()], TableFormat::Delimited(dialect), columns, features, target)
+}
+
+/// Imports the files of a table, which have the same columns in any order.
+pub fn import_files(
+    paths: &[PathBuf],
+    format: TableFormat,
+    columns: &TableColumns,
+    features: Features,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let table = TableFiles::open(paths, format, columns.decimal)?;
+    let places = ColumnIndices::find(&table, columns)?;
+    let survey = survey(&table, &places, columns, target)?;
+    let mut source = Provenance::new(format.name());
+    table.names().for_each(|name| source.file(name));
+    if columns.features.is_empty() && is_index(&table.header, columns) {
         source.dropped("unnamed first column, an index", 1);
     }
-    rows.set_encoding(&encoding);
-    rows.finish(target, source)
-}
-
-/// Returns the conversion of each column: from its first value, and for a word, from all values.
-fn survey(
-    path: &Path,
-    dialect: Dialect,
-    header: &[String],
-    places: &ColumnIndices,
-    columns: &TableColumns,
-    target: &ImportTarget,
-) -> Result<TableEncoding, ImportError> {
-    let mut file = Delimited::open(path, dialect, true)?;
-    file.header()?;
-    let has_rows = file.next()?;
-    let holds_words = |file: &Delimited, place: usize| -> Result<bool, ImportError> {
-        let text = file.text(place)?.trim();
-        Ok(has_rows && !text.is_empty() && !is_number(text))
+    source.dropped("examples with a missing value", survey.dropped);
+    if columns.missing != MissingRule::Error {
+        source.option("missing", columns.missing.name());
+        let filled = survey.missing.iter().map(|(name, count)| format!("{name}: {count}"));
+        let filled: Vec<String> = filled.collect();
+        if !filled.is_empty() {
+            source.option("missing values replaced", filled.join(", "));
+        }
+    }
+    if table.decimal == Decimal::Comma {
+        source.option("decimal", "comma");
+    }
+    let coding = TableCoding {
+        device: columns.device.clone(),
+        label: Some(columns.label.clone()),
+        missing: columns.missing,
+        text: None,
+        image: None,
+        ignored: columns.ignored.iter().cloned().chain(survey.ignored.iter().cloned()).collect(),
     };
-    let mut survey = WordCollection::default();
-    for &place in &places.features {
-        let words = columns.categories.contains(&header[place]) || holds_words(&file, place)?;
-        let set = words.then(|| WordSet::new(&header[place], MOST_CATEGORIES));
-        survey.features.push((header[place].clone(), set));
+    let pass = TablePass { table: &table, places: &places, missing: columns.missing, target };
+    if places.texts.is_empty() {
+        pass.write_features(&survey, features, coding, source)
+    } else {
+        pass.write_texts(&survey, columns, coding, source)
     }
-    let words = !target.regression && holds_words(&file, places.label)?;
-    survey.label = words.then(|| WordSet::new(&header[places.label], MOST_CLASSES));
-    let any = survey.label.is_some() || survey.features.iter().any(|(_, set)| set.is_some());
-    let mut more = has_rows && any;
-    while more {
-        for ((_, set), &place) in survey.features.iter_mut().zip(&places.features) {
-            if let Some(set) = set {
-                set.add(file.text(place)?).map_err(|problem| file.error(problem))?;
-            }
-        }
-        if let Some(classes) = &mut survey.label {
-            classes.add(file.text(places.label)?).map_err(|problem| file.error(problem))?;
-        }
-        more = file.next()?;
-    }
-    Ok(survey.finish(target.regression))
 }
 
-fn read_features(
-    file: &Delimited,
-    places: &ColumnIndices,
-    encoding: &TableEncoding,
-    row: &mut Vec<f32>,
-) -> Result<(), ImportError> {
-    row.clear();
-    for (&place, (name, feature)) in places.features.iter().zip(&encoding.features) {
-        let text = file.text(place)?;
-        let read = match feature {
-            FeatureEncoding::Number => number(text, name).map(|x| row.push(x)),
-            FeatureEncoding::Words(words) => words.push_one_hot(text, row),
+/// The overrides of an import that follows a contract.
+#[derive(Clone, Debug, Default)]
+pub struct LikeOptions {
+    /// The column of the device; that of the contract if `None`.
+    pub device: Option<String>,
+    /// Whether all rows belong to one device, in their order.
+    pub one_device: bool,
+    /// The column of the label; that of the contract if `None`.
+    pub label: Option<String>,
+    /// Whether the table may lack labels, for predictions.
+    pub optional_label: bool,
+    /// The decimal character of numbers.
+    pub decimal: Option<Decimal>,
+}
+
+/// Imports the files of a table by the conversion of an earlier import: its columns in any order,
+/// categories, classes and words. Missing values are replaced by the constants of the contract.
+pub fn import_like(
+    paths: &[PathBuf],
+    format: TableFormat,
+    contract: &DataContract,
+    options: &LikeOptions,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let table = TableFiles::open(paths, format, options.decimal)?;
+    let unknown = || ImportError::file(table.path(), ImportProblem::NoCoding);
+    let coding = contract.table.clone().ok_or_else(unknown)?;
+    let texts = coding.text.as_ref().map(|text| text.columns.clone()).unwrap_or_default();
+    if texts.is_empty() && contract.columns.is_empty() {
+        return Err(unknown());
+    }
+    let device = options.device.clone().or_else(|| coding.device.clone()).filter(|_| !options.one_device);
+    let label = options.label.clone().or_else(|| coding.label.clone());
+    let label = label.filter(|name| !options.optional_label || table.header.contains(name));
+    let columns =
+        |names: &[String]| names.iter().map(|name| table.column(name)).collect::<Result<Vec<_>, _>>();
+    let names: Vec<String> = contract.columns.iter().map(|column| column.name.clone()).collect();
+    let places = ColumnIndices {
+        device: device.as_deref().map(|name| table.column(name)).transpose()?,
+        split: None,
+        label: label.as_deref().map(|name| table.column(name)).transpose()?,
+        features: if texts.is_empty() { columns(&names)? } else { Vec::new() },
+        texts: columns(&texts)?,
+    };
+    let target = ImportTarget {
+        regression: contract.classes == 0,
+        classes: Some(contract.classes).filter(|&classes| classes > 0),
+        ..target.clone()
+    };
+    let coders = places.features.iter().zip(&contract.columns);
+    let survey = TableSurvey {
+        features: coders
+            .map(|(&place, column)| FeatureCoder::new(place, column.clone(), table.decimal))
+            .collect(),
+        label: match &contract.class_names[..] {
+            _ if contract.classes == 0 => LabelCoder::Value(table.decimal),
+            [] => LabelCoder::Class,
+            names => LabelCoder::words(names.to_vec()),
+        },
+        ignored: Vec::new(),
+        missing: Vec::new(),
+        dropped: 0,
+    };
+    let mut source = Provenance::new(format.name());
+    table.names().for_each(|name| source.file(name));
+    source.option("like", "the constants of an earlier import");
+    // A prediction exists for every row, and an example must have a label.
+    let missing = if options.optional_label { MissingRule::Error } else { coding.missing };
+    let pass = TablePass { table: &table, places: &places, missing, target: &target };
+    match contract.inputs {
+        InputKind::Tokens { len, .. } => {
+            let text = coding.text.clone().ok_or_else(unknown)?;
+            let texts = TextTable::like(&table, contract, text, len)?;
+            pass.write_coded_texts(&survey, texts, coding, source)
+        }
+        InputKind::Bytes { .. } => pass.write_features(&survey, Features::Auto, coding, source),
+        _ => pass.write_features(&survey, Features::Dense, coding, source),
+    }
+}
+
+/// The second pass over a table.
+struct TablePass<'t> {
+    table: &'t TableFiles,
+    places: &'t ColumnIndices,
+    missing: MissingRule,
+    target: &'t ImportTarget,
+}
+
+impl TablePass<'_> {
+    fn write_features(
+        &self,
+        survey: &TableSurvey,
+        features: Features,
+        coding: TableCoding,
+        source: Provenance,
+    ) -> Result<Imported, ImportError> {
+        let mut out = FeatureSpool::new(self.target, features)?;
+        let mut row = Vec::new();
+        let mut rows = self.table.rows()?;
+        while rows.next()? {
+            if !is_complete(&rows, self.places, &self.places.features, self.missing)? {
+                continue;
+            }
+            row.clear();
+            for coder in &survey.features {
+                coder.push(&rows.cell(coder.place)?, &mut row).map_err(|problem| rows.error(problem))?;
+            }
+            out.check(&row).map_err(|problem| rows.error(problem))?;
+            let device = self.device(&rows, &mut out.spool)?;
+            out.row(device, &row)?;
+            self.push_label(&rows, survey, &mut out.spool)?;
+        }
+        self.check_labels(&out.spool, survey)?;
+        let columns = survey.features.iter().map(|coder| coder.column.clone()).collect();
+        out.set_coding(survey.label.class_names(), columns, coding);
+        out.finish(self.target, source)
+    }
+
+    fn write_texts(
+        &self,
+        survey: &TableSurvey,
+        columns: &TableColumns,
+        coding: TableCoding,
+        source: Provenance,
+    ) -> Result<Imported, ImportError> {
+        self.write_coded_texts(
+            survey,
+            TextTable::New(columns.texts.clone(), columns.text.clone()),
+            coding,
+            source,
+        )
+    }
+
+    fn write_coded_texts(
+        &self,
+        survey: &TableSurvey,
+        texts: TextTable,
+        coding: TableCoding,
+        source: Provenance,
+    ) -> Result<Imported, ImportError> {
+        let mut spool = Spool::new(&self.target.parent())?;
+        let mut text = String::new();
+        let mut rows = self.table.rows()?;
+        while rows.next()? {
+            if !is_complete(&rows, self.places, &[], self.missing)? {
+                continue;
+            }
+            text.clear();
+            for (i, &place) in self.places.texts.iter().enumerate() {
+                text.push_str(if i > 0 { " " } else { "" });
+                text.push_str(&rows.text(place)?.unwrap_or_default());
+            }
+            let device = self.device(&rows, &mut spool)?;
+            spool.text_row(device, &text)?;
+            self.push_label(&rows, survey, &mut spool)?;
+        }
+        self.check_labels(&spool, survey)?;
+        let class_names = survey.label.class_names();
+        TextRows { spool, class_names, coding, texts }.write(self.target, source)
+    }
+
+    /// Returns the index of the device of a row.
+    fn device(&self, rows: &TableCursor<'_>, spool: &mut Spool) -> Result<u32, ImportError> {
+        let id = match self.places.device {
+            None => Some("all".into()),
+            Some(place) => rows.text(place)?,
         };
-        read.map_err(|problem| file.error(problem))?;
+        let id = id.filter(|id| !id.trim().is_empty());
+        let id = id.ok_or_else(|| rows.error(ImportProblem::UnnamedDevice))?;
+        let split = match self.places.split {
+            None => None,
+            Some(place) => {
+                let text = rows.text(place)?.unwrap_or_default();
+                Some(parse_split(&text).map_err(|problem| rows.error(problem))?)
+            }
+        };
+        Ok(spool.device_in(&id, split))
+    }
+
+    fn push_label(
+        &self,
+        rows: &TableCursor<'_>,
+        survey: &TableSurvey,
+        spool: &mut Spool,
+    ) -> Result<(), ImportError> {
+        let Some(place) = self.places.label else {
+            spool.label(0);
+            return Ok(());
+        };
+        let (cell, name) = (rows.cell(place)?, &self.table.header[place]);
+        self.label(&cell, name, survey, spool).map_err(|problem| rows.error(problem))
+    }
+
+    fn label(
+        &self,
+        cell: &Cell<'_>,
+        name: &str,
+        survey: &TableSurvey,
+        spool: &mut Spool,
+    ) -> Result<(), ImportProblem> {
+        let classes = self.target.classes;
+        match &survey.label {
+            LabelCoder::Value(decimal) => {
+                let number = numeric(cell, name, *decimal).map_err(|problem| match problem {
+                    ImportProblem::Word { text, .. } => ImportProblem::Number(text),
+                    problem => problem,
+                })?;
+                spool.value(finite(number.ok_or_else(|| missing_value(name))?)?);
+            }
+            LabelCoder::Words(index, names) => {
+                let text = match cell {
+                    Cell::Missing => return Err(missing_value(name)),
+                    Cell::Text(text) => std::borrow::Cow::Borrowed(class_name(text)),
+                    Cell::Number(number) => number.to_string().into(),
+                    Cell::Days(days) => days.to_string().into(),
+                    Cell::Other(found) => return Err(super::encoding::unsupported(name, found)),
+                };
+                let class = index.get(&*text).copied();
+                let unknown =
+                    || ImportProblem::UnknownClass { name: text.clone().into_owned(), known: names.clone() };
+                spool.label(in_range(class.ok_or_else(unknown)?, classes)?);
+            }
+            LabelCoder::Class => match cell {
+                Cell::Text(text) if text.is_empty() => return Err(missing_value(name)),
+                Cell::Missing => return Err(missing_value(name)),
+                Cell::Text(text) => spool.label(parse_label(text, classes)?),
+                Cell::Number(label) => spool.label(whole_label((*label).into(), classes)?),
+                Cell::Days(days) => return Err(ImportProblem::Label(days.to_string())),
+                Cell::Other(found) => return Err(super::encoding::unsupported(name, found)),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks that there are examples, and that class numbers are not numbers to predict.
+    fn check_labels(&self, spool: &Spool, survey: &TableSurvey) -> Result<(), ImportError> {
+        if spool.rows() == 0 {
+            return Err(ImportError::file(self.table.path(), ImportProblem::Nothing("no examples")));
+        }
+        if self.target.classes.is_none() && matches!(survey.label, LabelCoder::Class) {
+            check_density(spool.labels()).map_err(|problem| ImportError::file(self.table.path(), problem))?;
+        }
+        Ok(())
+    }
+}
+
+/// Class numbers above this are checked for gaps.
+const FEW_CLASSES: u32 = 1000;
+
+/// Checks that class numbers use at least a tenth of the range up to the highest. Numbers to predict
+/// that were imported as classes would give a class to each number of the range.
+pub(crate) fn check_density(labels: &[u32]) -> Result<(), ImportProblem> {
+    let highest = labels.iter().copied().max().unwrap_or_default();
+    if highest < FEW_CLASSES {
+        return Ok(());
+    }
+    let mut seen = labels.to_vec();
+    seen.sort_unstable();
+    seen.dedup();
+    let (distinct, classes) = (seen.len(), highest as usize + 1);
+    if classes > 10 * distinct {
+        return Err(ImportProblem::SparseLabels { distinct, highest, classes });
     }
     Ok(())
 }
 
-/// Returns the device of an example, and its split if a column contains it.
-fn owner<'f>(file: &'f Delimited, places: &ColumnIndices) -> Result<(&'f str, Option<Split>), ImportError> {
-    let id = places.device.map_or(Ok("all"), |device| file.text(device))?;
-    if id.trim().is_empty() {
-        return Err(file.error(ImportProblem::UnnamedDevice));
+impl ColumnIndices {
+    fn find(table: &TableFiles, columns: &TableColumns) -> Result<Self, ImportError> {
+        let column = |name: &String| table.column(name);
+        let places = Self {
+            device: columns.device.as_ref().map(column).transpose()?,
+            split: columns.split.as_ref().map(column).transpose()?,
+            label: Some(column(&columns.label)?),
+            texts: columns.texts.iter().map(column).collect::<Result<_, _>>()?,
+            features: match columns.texts.is_empty() {
+                true => feature_columns(table.path(), &table.header, columns)?,
+                false => Vec::new(),
+            },
+        };
+        let named = columns.numbers.iter().chain(&columns.dates);
+        named.map(column).try_for_each(|place| place.map(|_| ()))?;
+        places.check_roles(table)?;
+        Ok(places)
     }
-    let split = match places.split {
-        None => None,
-        Some(place) => Some(parse_split(file.text(place)?).map_err(|problem| file.error(problem))?),
-    };
-    Ok((id, split))
+
+    /// Checks that no column has two roles.
+    fn check_roles(&self, table: &TableFiles) -> Result<(), ImportError> {
+        let mut roles: Vec<(usize, &'static str)> = Vec::new();
+        roles.extend(self.label.map(|place| (place, "the label")));
+        roles.extend(self.device.map(|place| (place, "the device")));
+        roles.extend(self.split.map(|place| (place, "the split")));
+        roles.extend(self.texts.iter().map(|&place| (place, "a text")));
+        roles.extend(self.features.iter().map(|&place| (place, "a feature")));
+        roles.sort_by_key(|&(place, _)| place);
+        match roles.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            None => Ok(()),
+            Some(pair) => {
+                let column = table.header[pair[0].0].clone();
+                let problem = ImportProblem::TwoRoles { column, first: pair[0].1, second: pair[1].1 };
+                Err(ImportError::file(table.path(), problem))
+            }
+        }
+    }
 }
 
 /// Returns the columns of the features: the named ones, or all except those of device, label, split
@@ -171,12 +438,14 @@ pub(crate) fn feature_columns(
     header: &[String],
     columns: &TableColumns,
 ) -> Result<Vec<usize>, ImportError> {
+    let column = |name: &str| super::delimited::column(path, header, name);
     let is_other = |name: &str| {
-        [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())]
-            .contains(&Some(name))
+        let ignored = columns.ignored.iter().any(|ignored| ignored.name == name);
+        let roles = [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())];
+        ignored || roles.contains(&Some(name))
     };
     for name in &columns.categories {
-        column(path, header, name)?;
+        column(name)?;
     }
     if columns.features.is_empty() {
         let first = usize::from(is_index(header, columns));
@@ -185,14 +454,14 @@ pub(crate) fn feature_columns(
     let mut found = Vec::new();
     for name in &columns.features {
         match name.strip_suffix('*') {
-            None => found.push(column(path, header, name)?),
+            None => found.push(column(name)?),
             Some(prefix) => {
                 let before = found.len();
                 found.extend(
                     (0..header.len()).filter(|&i| header[i].starts_with(prefix) && !is_other(&header[i])),
                 );
                 if found.len() == before {
-                    column(path, header, name)?;
+                    column(name)?;
                 }
             }
         }
@@ -209,21 +478,6 @@ pub(crate) fn is_index(header: &[String], columns: &TableColumns) -> bool {
     })
 }
 
-fn number(text: &str, column: &str) -> Result<f32, ImportProblem> {
-    let trimmed = text.trim();
-    if trimmed.is_empty() {
-        return Err(ImportProblem::MissingValue { column: column.to_owned() });
-    }
-    let word = || ImportProblem::Word { text: trimmed.to_owned(), column: column.to_owned() };
-    trimmed.parse().map_err(|_| word())
-}
-
-/// Parses a real target.
-pub(crate) fn value(text: &str) -> Result<f32, ImportProblem> {
-    let value: f32 = text.trim().parse().map_err(|_| ImportProblem::Number(text.trim().to_owned()))?;
-    finite(value)
-}
-
 /// Returns a real target if it is finite.
 pub(crate) fn finite(value: f32) -> Result<f32, ImportProblem> {
     if value.is_finite() { Ok(value) } else { Err(ImportProblem::Value) }
@@ -235,6 +489,14 @@ pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, Imp
     let whole = text.strip_suffix(".0").unwrap_or(text);
     let label: u32 = whole.parse().map_err(|_| ImportProblem::Label(text.to_owned()))?;
     class(label, classes)
+}
+
+/// Converts a number to a class.
+pub(crate) fn whole_label(label: f64, classes: Option<usize>) -> Result<u32, ImportProblem> {
+    if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
+        return Err(ImportProblem::Label(label.to_string()));
+    }
+    class(label as u32, classes)
 }
 
 /// Parses the split of an example.

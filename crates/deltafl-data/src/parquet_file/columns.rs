@@ -6,9 +6,9 @@
 use std::fmt;
 use std::fs::File;
 
-use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
+use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{ByteArray, DataType};
+use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
@@ -33,6 +33,18 @@ pub(crate) enum LeafType {
     Float64,
     Utf8,
     Binary,
+    /// A half-precision number, in two bytes.
+    Float16,
+    /// Days since 1970-01-01.
+    Date,
+    /// This many ticks per day since 1970-01-01.
+    Timestamp {
+        per_day: i64,
+    },
+    /// Whole numbers divided by a power of ten.
+    Decimal {
+        scale: i32,
+    },
 }
 
 impl fmt::Display for LeafType {
@@ -158,6 +170,9 @@ fn leaf_type(node: &Type) -> Result<LeafType, NoLeaf> {
         (None, ConvertedType::UINT_64) => Some((64, false)),
         _ => None,
     };
+    if let Some(special) = special_type(node) {
+        return Ok(special);
+    }
     Ok(match (node.get_physical_type(), int) {
         (PhysicalType::BOOLEAN, _) => LeafType::Boolean,
         (PhysicalType::INT32, Some((8, true))) => LeafType::Int8,
@@ -171,16 +186,13 @@ fn leaf_type(node: &Type) -> Result<LeafType, NoLeaf> {
         (PhysicalType::INT64, Some((64, false))) => LeafType::UInt64,
         (PhysicalType::INT64, None) if plain => LeafType::Int64,
         (PhysicalType::INT32 | PhysicalType::INT64, _) => {
-            return Err(NoLeaf::Other("dates, times or decimals"));
+            return Err(NoLeaf::Other("times of day"));
         }
         (PhysicalType::FLOAT, _) => LeafType::Float32,
         (PhysicalType::DOUBLE, _) => LeafType::Float64,
         (PhysicalType::BYTE_ARRAY, _) => match (logical, converted) {
             (Some(LogicalType::String | LogicalType::Json), _)
             | (None, ConvertedType::UTF8 | ConvertedType::JSON) => LeafType::Utf8,
-            (Some(LogicalType::Decimal(_)), _) | (None, ConvertedType::DECIMAL) => {
-                return Err(NoLeaf::Other("decimals"));
-            }
             _ => LeafType::Binary,
         },
         (PhysicalType::INT96, _) => return Err(NoLeaf::Other("times")),
@@ -188,6 +200,36 @@ fn leaf_type(node: &Type) -> Result<LeafType, NoLeaf> {
             return Err(NoLeaf::Other("bytes of a fixed length"));
         }
     })
+}
+
+/// Returns the type of dates, timestamps, decimals and half-precision numbers.
+fn special_type(node: &Type) -> Option<LeafType> {
+    const SECONDS: i64 = 86_400;
+    let info = node.get_basic_info();
+    let (logical, converted, physical) =
+        (info.logical_type_ref(), info.converted_type(), node.get_physical_type());
+    let timestamp = |per_second: i64| LeafType::Timestamp { per_day: SECONDS * per_second };
+    match (logical, converted, physical) {
+        (Some(LogicalType::Date), ..) | (None, ConvertedType::DATE, _) if physical == PhysicalType::INT32 => {
+            Some(LeafType::Date)
+        }
+        (Some(LogicalType::Timestamp(stamp)), _, PhysicalType::INT64) => Some(timestamp(match stamp.unit {
+            TimeUnit::MILLIS => 1_000,
+            TimeUnit::MICROS => 1_000_000,
+            TimeUnit::NANOS => 1_000_000_000,
+        })),
+        (None, ConvertedType::TIMESTAMP_MILLIS, PhysicalType::INT64) => Some(timestamp(1_000)),
+        (None, ConvertedType::TIMESTAMP_MICROS, PhysicalType::INT64) => Some(timestamp(1_000_000)),
+        // The old form of timestamps: nanoseconds of the day, then the Julian day.
+        (_, _, PhysicalType::INT96) => Some(LeafType::Timestamp { per_day: 1 }),
+        (Some(LogicalType::Decimal(decimal)), ..) => Some(LeafType::Decimal { scale: decimal.scale }),
+        (None, ConvertedType::DECIMAL, _) => match node {
+            Type::PrimitiveType { scale, .. } => Some(LeafType::Decimal { scale: *scale }),
+            Type::GroupType { .. } => None,
+        },
+        (Some(LogicalType::Float16), ..) => Some(LeafType::Float16),
+        _ => None,
+    }
 }
 
 /// A reader of the values of one leaf in a row group.
@@ -207,8 +249,9 @@ impl LeafReader {
             ColumnReader::FloatColumnReader(reader) => read(reader, leaf, rows, LeafValues::F32),
             ColumnReader::DoubleColumnReader(reader) => read(reader, leaf, rows, LeafValues::F64),
             ColumnReader::ByteArrayColumnReader(reader) => read(reader, leaf, rows, LeafValues::Bytes),
-            ColumnReader::Int96ColumnReader(_) | ColumnReader::FixedLenByteArrayColumnReader(_) => {
-                Err(ParquetError::General("a column has values of another type".to_owned()))
+            ColumnReader::Int96ColumnReader(reader) => read(reader, leaf, rows, LeafValues::I96),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                read(reader, leaf, rows, LeafValues::Fixed)
             }
         }
     }
@@ -272,7 +315,9 @@ pub(crate) enum LeafValues {
     I64(Vec<i64>),
     F32(Vec<f32>),
     F64(Vec<f64>),
+    I96(Vec<Int96>),
     Bytes(Vec<ByteArray>),
+    Fixed(Vec<FixedLenByteArray>),
 }
 
 impl LeafBatch {
@@ -299,6 +344,8 @@ impl LeafBatch {
     /// Returns a number, or `None` if the leaf contains none.
     pub(crate) fn number(&self, i: usize) -> Option<f32> {
         Some(match (&self.values, self.of) {
+            (values, LeafType::Decimal { scale }) => decimal(values, i, scale)?,
+            (LeafValues::Fixed(values), LeafType::Float16) => half(values[i].data())?,
             (LeafValues::Bool(values), _) => f32::from(u8::from(values[i])),
             (LeafValues::I32(values), LeafType::UInt8) => f32::from(values[i] as u8),
             (LeafValues::I32(values), LeafType::Int8) => f32::from(values[i] as i8),
@@ -312,6 +359,28 @@ impl LeafBatch {
             (LeafValues::F64(values), _) => values[i] as f32,
             _ => return None,
         })
+    }
+
+    /// Returns the days since 1970-01-01, or `None` if the leaf contains no dates.
+    pub(crate) fn days(&self, i: usize) -> Option<f64> {
+        const JULIAN_EPOCH: f64 = 2_440_588.0;
+        match (&self.values, self.of) {
+            (LeafValues::I32(values), LeafType::Date) => Some(values[i].into()),
+            (LeafValues::I64(values), LeafType::Timestamp { per_day }) => {
+                Some(values[i] as f64 / per_day as f64)
+            }
+            (LeafValues::I96(values), LeafType::Timestamp { .. }) => {
+                let [low, high, day] = values[i].data() else { return None };
+                let nanoseconds = (u64::from(*high) << 32) | u64::from(*low);
+                Some(f64::from(*day) - JULIAN_EPOCH + nanoseconds as f64 / 86_400e9)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the values are text.
+    pub(crate) fn holds_text(&self) -> bool {
+        self.of == LeafType::Utf8
     }
 
     /// Returns a whole number as text, or `None` if the leaf contains none of 32 or 64 bits.
@@ -332,6 +401,37 @@ impl LeafBatch {
             _ => None,
         }
     }
+}
+
+/// Returns a decimal: a whole number in two's complement, the most significant byte first, divided
+/// by a power of ten.
+fn decimal(values: &LeafValues, i: usize, scale: i32) -> Option<f32> {
+    let unscaled = match values {
+        LeafValues::I32(values) => f64::from(values[i]),
+        LeafValues::I64(values) => values[i] as f64,
+        LeafValues::Bytes(values) => big_endian(values[i].data()),
+        LeafValues::Fixed(values) => big_endian(values[i].data()),
+        _ => return None,
+    };
+    Some((unscaled / 10f64.powi(scale)) as f32)
+}
+
+fn big_endian(bytes: &[u8]) -> f64 {
+    let sign = bytes.first().map_or(0.0, |byte| if byte & 0x80 == 0 { 0.0 } else { -1.0 });
+    bytes.iter().fold(sign, |number, &byte| number * 256.0 + f64::from(byte))
+}
+
+/// Returns a half-precision number: a sign, 5 bits of exponent and 10 of the fraction.
+fn half(bytes: &[u8]) -> Option<f32> {
+    let bits = u16::from_le_bytes(bytes.try_into().ok()?);
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-24),
+        31 if fraction > 0.0 => f32::NAN,
+        31 => f32::INFINITY,
+        _ => (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15),
+    };
+    Some(if bits >> 15 == 0 { magnitude } else { -magnitude })
 }
 
 /// Opens a file and reads its metadata.

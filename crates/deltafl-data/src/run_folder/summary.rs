@@ -5,13 +5,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluationFile, IdleRounds, RoundLine, RunFolderError, devices, read_experiment, read_rounds};
+use super::{
+    Baseline, EvaluationFile, IdleRounds, RoundLine, RunFolderError, baseline, devices, read_experiment,
+    read_rounds,
+};
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::evaluation::{CohortEvaluation, FigureBounds, MeasureHistogram};
 use deltafl::exchange::SplitEvaluation;
-use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
 use deltafl::training::PrivacySpent;
@@ -33,6 +36,9 @@ pub struct Summary {
     pub reported: Split,
     /// A row of the tables for each track.
     pub tracks: Vec<TrackSummary>,
+    /// The best constant prediction, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
 }
 
 fn test_devices() -> Split {
@@ -50,6 +56,9 @@ pub struct TrackSummary {
     pub theta: Conformity,
     /// The first metric of the task on the test devices ([`Summary::reported`]); shares in [0, 1].
     pub test: Option<FiguresOverSeeds>,
+    /// The dispersion of the same metric over these devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_dispersion: Option<DispersionBySize>,
     /// The uncertainty if a sample of these devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_sample: Option<SampleError>,
@@ -58,6 +67,9 @@ pub struct TrackSummary {
     pub validation: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
+    /// The dispersion of the loss over the train devices, with equal weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_loss_dispersion: Option<DispersionBySize>,
     /// The uncertainty if a sample of the train devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_loss_sample: Option<SampleError>,
@@ -151,6 +163,7 @@ impl Summary {
         let reported =
             if evaluations.iter().flatten().any(has_test_devices) { Split::Test } else { Split::Train };
         let of_reported = || evaluations.iter().flatten().filter(|evaluation| evaluation.split == reported);
+        let of_train = || evaluations.iter().flatten().filter(|evaluation| evaluation.split == Split::Train);
         let reported_figures = |track: usize| -> Option<FiguresOverSeeds> {
             let seeds: Vec<Figures> =
                 of_reported().filter_map(|split| Figures::of_primary(split, track)).collect();
@@ -180,9 +193,11 @@ impl Summary {
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test: reported_figures(t),
+            test_dispersion: DispersionBySize::of_primary(of_reported(), t),
             test_sample: reported_sample(t),
             validation: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
+            train_loss_dispersion: DispersionBySize::of_losses(of_train(), t),
             train_loss_sample: sample(t, Split::Train),
             objective: objectives(t, label.theta),
             seeds: last.len(),
@@ -198,6 +213,7 @@ impl Summary {
             task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
+            baseline: folders.first().map(|folder| baseline::read(folder)).transpose()?.flatten(),
         })
     }
 
@@ -226,9 +242,11 @@ impl Summary {
                 algorithm: label.algorithm.clone(),
                 theta: label.theta,
                 test: None,
+                test_dispersion: None,
                 test_sample: None,
                 validation: None,
                 train_loss: None,
+                train_loss_dispersion: None,
                 train_loss_sample: None,
                 objective: None,
                 seeds: held_out.len(),
@@ -245,6 +263,7 @@ impl Summary {
             task,
             reported: Split::Test,
             tracks: labels.iter().enumerate().map(of_track).collect(),
+            baseline: None,
         }))
     }
 }

@@ -8,6 +8,7 @@ use deltafl_secagg::device::Participant;
 use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster, session_under};
+use deltafl_wire::roster_log::LoggedRoster;
 use deltafl_wire::{BlobId, MAX_QUERIES, array, malformed, proto};
 use tonic::transport::Channel;
 
@@ -39,7 +40,10 @@ pub(super) async fn verified(
             device.cache.keep_roster(Verified { hash: id.hash, roster, keys })
         }
     };
-    device.state.take_roster(verified.roster.edition(), &id.hash, verified.roster.previous())?;
+    let (edition, previous) = (verified.roster.edition(), verified.roster.previous());
+    device.state.take_roster(edition, &id.hash, previous)?;
+    let (version, authority) = (edition.version, device.credentials.authority);
+    device.state.log_roster(&LoggedRoster { version, hash: id.hash, previous, authority, signature })?;
     Ok(verified)
 }
 

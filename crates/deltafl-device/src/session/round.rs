@@ -127,7 +127,7 @@ impl Session<'_> {
             true => consent.allows_detail(&question, examples),
             false => Ok(()),
         };
-        let allowed = terms.and(detail).and_then(|()| consent.allows_work(&question, examples));
+        let allowed = terms.and(detail).and_then(|()| consent.allows_work(&question));
         if let Err(refused) = allowed {
             return self.refuse(protocol, &refused, Reason::Policy).await;
         }
@@ -164,9 +164,10 @@ impl Session<'_> {
         };
         let (data, task) = (self.data.clone(), self.trainer.task());
         let mut losses = std::mem::take(&mut self.memory.losses);
+        let trains_always = self.device.defences.has(Defence::EqualWork);
         let begun = Instant::now();
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            let task = AnswerTask { data: &data, task, randomness };
+            let task = AnswerTask { data: &data, task, randomness, trains_always };
             let answer = task.answer(&question, &answering, &mut losses, &mut own, worker)?;
             // Noisy sums fit into 32 bits.
             let values = match question.queries.iter().all(|query| query.noise.is_some()) {
@@ -322,7 +323,8 @@ impl Session<'_> {
         let (data, task) = (self.data.clone(), self.trainer.task());
         let (begun, workers) = (Instant::now(), Arc::clone(&self.device.workers));
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            AnswerTask { data: &data, task, randomness: UpdateRandomness::default() }.losses(&params, worker)
+            let randomness = UpdateRandomness::default();
+            AnswerTask { data: &data, task, randomness, trains_always: false }.losses(&params, worker)
         });
         let losses = self.while_listening(computed).await??;
         self.memory.ledger.spend(begun.elapsed());

@@ -490,16 +490,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let mut ledger = Ledger { path: None, ..Ledger::default() };
-        for round in 0..20_000 {
+        let next = 3 * OPEN_ROUNDS;
+        for round in 0..next {
             assert_eq!(claimed(&mut ledger, round, 1, &[Losses]), Ok(()));
             assert_eq!(claimed(&mut ledger, round, 1, &[Update]), Ok(()));
         }
-        let open = 19_999 - OPEN_ROUNDS;
+        let open = next - 1 - OPEN_ROUNDS;
         for round in [0, open - 1] {
             assert_eq!(claimed(&mut ledger, round, 2, &[Update]), Err(AnswerRefused::Closed { round, open }));
         }
         assert_eq!(claimed(&mut ledger, open, 1, &[Update]), Err(AnswerRefused::Update(open)));
-        assert_eq!(claimed(&mut ledger, 20_000, 1, &[Update]), Ok(()));
+        assert_eq!(claimed(&mut ledger, next, 1, &[Update]), Ok(()));
         ledger.path = Some(path.clone());
         ledger.rewrite().unwrap();
         assert!(std::fs::metadata(&path).unwrap().len() <= NOTE as u64 * (OPEN_ROUNDS + 3));

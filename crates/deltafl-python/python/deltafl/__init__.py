@@ -6,7 +6,10 @@
 >>> run["theta=0.5"].state_dict()                                 # doctest: +SKIP
 
 - :func:`run` trains an experiment file.
-- :func:`train` trains a built-in model or your own :class:`Trainer` on your own arrays.
+- :func:`train` trains a built-in model or your own :class:`Trainer` on your own arrays, with
+  built-in algorithms or your own :class:`CustomAlgorithm`.
+- ``deltafl.callbacks`` receive the events of a run, ``deltafl.metrics`` evaluate models, and
+  ``deltafl.partition`` divides examples among devices.
 - :func:`sweep` trains an experiment for every combination of some values.
 - :class:`Device` and :class:`Server` are the two sides of a deployed federation.
 - :func:`superquantile` and :func:`quantile` compute the tail statistics of a vector of losses.
@@ -14,17 +17,21 @@
 ``run`` and ``train`` write the same run folder as the command ``deltafl run``. ``sweep`` writes a
 folder that contains one run folder per combination.
 
-Two modules have optional dependencies and are imported only on request: ``deltafl.torch`` trains
+Two modules have optional dependencies and are imported on first use: ``deltafl.torch`` trains
 PyTorch modules, and ``deltafl.flower`` is a strategy for Flower.
 """
 
 from __future__ import annotations
 
-from . import errors, models
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from . import _algorithms, callbacks, errors, metrics, models, partition
+from ._algorithm import AlgorithmState, CustomAlgorithm
 from ._algorithms import *  # noqa: F403
-from ._algorithms import __all__ as _algorithms
 from ._deltafl import __version__
 from ._deployed import Device, Server
+from ._evaluate import Evaluation
 from ._federation import Federation
 from ._run import Report, Run, Track, run
 from ._superquantile import quantile, smoothed, superquantile, worst_case
@@ -32,13 +39,20 @@ from ._sweep import Point, Sweep, sweep
 from ._table import Table
 from ._train import SGD, initial, train
 from ._trainer import Local, Trainer
-from .errors import Busy, Error, Interrupted, InvalidInput, TrainerError
+from .errors import AlgorithmError, Busy, Error, Interrupted, InvalidInput, TrainerError
+
+if _TYPE_CHECKING:
+    from . import torch as torch
 
 __all__ = [
     "SGD",
+    "AlgorithmError",
+    "AlgorithmState",
     "Busy",
+    "CustomAlgorithm",
     "Device",
     "Error",
+    "Evaluation",
     "Federation",
     "Interrupted",
     "InvalidInput",
@@ -53,9 +67,12 @@ __all__ = [
     "Trainer",
     "TrainerError",
     "__version__",
+    "callbacks",
     "errors",
     "initial",
+    "metrics",
     "models",
+    "partition",
     "quantile",
     "run",
     "smoothed",
@@ -63,5 +80,14 @@ __all__ = [
     "sweep",
     "train",
     "worst_case",
-    *_algorithms,
 ]
+__all__ += _algorithms.__all__
+
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Imports the modules with optional dependencies on first use."""
+        if name in ("flower", "torch"):
+            return _importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 __all__ = [
     "AFL",
     "APFL",
+    "AgnosticOverGroups",
     "Algorithm",
     "DRFA",
     "DeltaFL",
@@ -28,6 +29,7 @@ __all__ = [
     "FedYogi",
     "FineTuning",
     "GIFAIR",
+    "GIFAIRInSums",
     "GeometricMedian",
     "Krum",
     "Median",
@@ -329,6 +331,22 @@ class GIFAIR(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GIFAIRInSums(Algorithm):
+    """GIFAIR in sums: devices count by the rank of their loss in the histogram of the previous
+    round, found in secure sums.
+
+    Attributes:
+        rank_penalty: The weight of the differences of the losses, relative to the largest
+            admissible one (λ, a number in [0, 1]).
+        l2: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    """
+
+    kind: ClassVar[str] = "gifair-sums"
+    rank_penalty: float | Sequence[float] = 0.5
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AFL(Algorithm):
     """AFL: the weights of the devices ascend along the losses: minimises the worst mixture of
     devices.
@@ -355,6 +373,21 @@ class DRFA(Algorithm):
     """
 
     kind: ClassVar[str] = "drfa"
+    lambda_rate: float | Sequence[float] = 0.1
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgnosticOverGroups(Algorithm):
+    """Agnostic over groups: the weights of declared groups of devices ascend along their losses:
+    minimises the worst mixture of groups.
+
+    Attributes:
+        lambda_rate: The step of the ascent of the group weights (γ_λ, a number 0 or above).
+        l2: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    """
+
+    kind: ClassVar[str] = "agnostic-groups"
     lambda_rate: float | Sequence[float] = 0.1
     l2: float | None = None
 

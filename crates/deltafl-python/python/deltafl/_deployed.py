@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from . import _deltafl
-from ._experiment import CallerObjects, text
+from ._algorithm import AlgorithmBridge
+from ._experiment import CallerObjects, text, with_algorithms
 from ._federation import Federation
 from ._progress import Progress, interruptible
 from ._run import Run
@@ -195,7 +196,7 @@ class Device(_Background):
         stop: _deltafl.Stop | None,
     ) -> None:
         federation = self._federation(data, classes)
-        bridge = None if trainer is None else Bridge(trainer)
+        bridge = None if trainer is None else Bridge(trainer, (), federation._layout)
         self._work = (federation._inner, bridge, self._display_name(federation))
         self._begin(stop)
 
@@ -233,6 +234,7 @@ class _ServerOptions:
     like: _deltafl.Federation | None
     trainer: Bridge | None
     devices: list[str] | None
+    algorithms: list[AlgorithmBridge | None]
 
 
 class Server(_Background):
@@ -247,7 +249,8 @@ class Server(_Background):
     command ``deltafl serve``.
 
     Args:
-        experiment: The path of a TOML file, or a dict with the same keys, as for :func:`run`.
+        experiment: The path of a TOML file, or a dict with the same keys, as for :func:`run`. Its
+            algorithms may be :class:`CustomAlgorithm` objects that define ``server_step``.
         trainer: The trainer of the devices. The server uses it only to compute w₀. Without it the
             server trains the model of the experiment.
         like: A federation with the same features and classes as the devices' data. It sets the
@@ -278,7 +281,9 @@ class Server(_Background):
     ) -> None:
         supplied = CallerObjects(like, trainer)
         if isinstance(experiment, Mapping):
-            name, self._text = _deltafl.experiment_of_json(text(supplied.filled(experiment)), [])
+            written, bridges = with_algorithms(experiment, has_trainer=trainer is not None)
+            supplied = CallerObjects(like, trainer, bridges)
+            name, self._text = _deltafl.experiment_of_json(text(supplied.filled(written)), [])
         else:
             name, self._text = _deltafl.experiment_of_file(Path(experiment), [])
         super().__init__(f"server {name}")
@@ -290,6 +295,7 @@ class Server(_Background):
             supplied.inner,
             supplied.bridge(),
             None if devices is None else list(devices),
+            list(supplied.algorithms),
         )
         self._show_progress = progress
         self._progress = cast("_ServerProgress | None", None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Union
@@ -13,9 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._arrays import class_labels, matrix, one_matrix, one_vector
+from ._columns import class_targets, feature_values, missing_values
+from ._layout import Layout, Part, is_structured
+from ._sources import columns_of, device_arrays, is_source, rows_of
 from .errors import InvalidInput
 
 __all__ = ["Federation"]
+
+#: The file of a federation folder that describes structured inputs.
+_LAYOUT = "layout.json"
 
 Array = NDArray[Any]
 #: The inputs, the targets and optionally the split of a device: numpy, torch, Arrow or polars.
@@ -36,6 +43,7 @@ class _Arrays:
     inputs: Array
     targets: Array
     classes: int | None
+    class_names: list[str]
 
 
 class Federation:
@@ -47,6 +55,12 @@ class Federation:
     **Targets** are one vector per device. Integers are classes, and real numbers are values to
     predict.
 
+    **Structured inputs** of a device are a dict of arrays, such as ``{"tokens": …, "mask": …}``, or
+    a list of sequences of different lengths. A :class:`Trainer` receives a dict of padded arrays.
+    Sequences of different lengths add the boolean array ``mask``. Targets may be a matrix with one
+    target per position; padded positions have the target −100. Built-in models cannot use
+    structured inputs.
+
     Both accept everything that ``numpy.asarray`` converts: torch tensors on the CPU, Arrow arrays,
     polars frames.
 
@@ -57,7 +71,8 @@ class Federation:
 
     Args:
         devices: A mapping from the identity of a device to its inputs and targets, and optionally
-            its split: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``.
+            its split: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``. A value may also be a
+            PyTorch ``Dataset`` or ``DataLoader`` of pairs, whose examples are copied.
         name: The name of the federation.
         classes: The number of classes. The default is the largest label plus 1.
         split: The splits of the devices that do not specify one, as a mapping or a function of the
@@ -77,10 +92,16 @@ class Federation:
     """
 
     _inner: _deltafl.Federation
+    #: The arrays of structured inputs.
+    _layout: Layout | None = None
+    #: The arguments that create the federation again, for pickle.
+    _source: tuple[Any, ...] = ()
+    #: The index of each device, computed on first use.
+    _index: dict[str, int] | None = None
 
     def __init__(
         self,
-        devices: Mapping[str, Device],
+        devices: Mapping[str, Any],
         *,
         name: str = "memory",
         classes: int | None = None,
@@ -89,20 +110,32 @@ class Federation:
         if not devices:
             raise InvalidInput("there are no devices")
         ids = [str(device) for device in devices]
-        parts = [_device(id, value, split) for id, value in zip(ids, devices.values())]
-        inputs, offsets = _one_matrix(ids, [part[0] for part in parts])
+        _check_splits(ids, split)
+        given: dict[str, Any] = {
+            id: device_arrays(id, value) if is_source(value) else value for id, value in zip(ids, devices.values())
+        }
+        if any(isinstance(value, tuple) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
+            self._layout = Layout.of({id: (value[0], value[1]) for id, value in given.items()})
+            given = {id: (*self._layout.packed(id, value[0], value[1]), *value[2:]) for id, value in given.items()}
+        parts = [_device(id, value, split) for id, value in given.items()]
+        inputs, offsets = one_matrix(ids, [part[0] for part in parts])
         counts = [len(part[0]) for part in parts]
-        targets, classes = _one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
+        targets, classes = one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
         splits = [part[2] for part in parts]
-        self._inner = _deltafl.Federation.of_arrays(
-            _Arrays(name, ids, splits, offsets, counts, inputs, targets, classes)
-        )
+        self._hold(_Arrays(name, ids, splits, offsets, counts, inputs, targets, classes, []))
+
+    def _hold(self, arrays: _Arrays) -> None:
+        self._inner = _deltafl.Federation.of_arrays(arrays)
+        self._source = ("arrays", arrays)
 
     @classmethod
-    def _of(cls, inner: _deltafl.Federation) -> Federation:
+    def _of(cls, inner: _deltafl.Federation, *source: Any) -> Federation:
         federation = cls.__new__(cls)
-        federation._inner = inner
+        federation._inner, federation._source = inner, source
         return federation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self._source, self._layout)
 
     @classmethod
     def from_arrays(
@@ -129,7 +162,9 @@ class Federation:
             split: The splits of the devices, as for :class:`Federation`.
         """
         named = np.asarray(devices)
-        rows, labels = _matrix("inputs", inputs), np.asarray(targets)
+        rows, labels, names = matrix("inputs", inputs), *class_targets(targets)
+        if names and classes is None:
+            classes = len(names)
         if not len(rows) == len(labels) == len(named):
             raise InvalidInput(f"{len(rows)} inputs, {len(labels)} targets and {len(named)} devices")
         if not len(rows):
@@ -146,7 +181,11 @@ class Federation:
         }
         if classes is None and np.issubdtype(labels.dtype, np.integer):
             classes = int(labels.max()) + 1
-        return cls(parts, name=name, classes=classes, split=split)
+        federation = cls(parts, name=name, classes=classes, split=split)
+        if len(names) == federation.classes and names:
+            arrays: _Arrays = federation._source[1]
+            federation._hold(replace(arrays, class_names=names))
+        return federation
 
     @classmethod
     def from_table(
@@ -157,11 +196,13 @@ class Federation:
         target: str,
         features: Iterable[str] | None = None,
         name: str = "memory",
+        classes: int | None = None,
         split: Splits = None,
     ) -> Federation:
         """Returns a federation of the rows of a polars, pandas or Arrow table.
 
-        The values of the columns are copied into a matrix.
+        The values of the columns are copied into a matrix. Targets that are whole numbers, strings,
+        booleans or categories are classes. The names of string classes are sorted.
 
         Args:
             table: The table.
@@ -169,24 +210,91 @@ class Federation:
             target: The column with the target of every row.
             features: The columns with the inputs. The default is all other columns.
             name: The name of the federation.
+            classes: The number of classes. The default is that of the targets.
             split: The splits of the devices, as for :class:`Federation`.
+
+        Raises:
+            InvalidInput: A column is missing, contains text or dates, or has missing values. The
+                message names the column.
         """
-        names = list(getattr(table, "column_names", None) or table.columns)
+        names = [str(column) for column in getattr(table, "column_names", None) or table.columns]
         wanted = [column for column in names if column not in (device, target)]
         wanted = wanted if features is None else list(features)
-        columns = [np.asarray(table[column], dtype=np.float32) for column in wanted]
-        return cls.from_arrays(
-            np.stack(columns, axis=1),
-            np.asarray(table[target]),
-            np.asarray(table[device]),
-            name=name,
-            split=split,
-        )
+        for column in (device, target, *wanted):
+            if column not in names:
+                raise InvalidInput(f"the table has no column {column!r}; its columns are {', '.join(names)}")
+        if not wanted:
+            raise InvalidInput("the table has no column of features beside the device and the target")
+        rows = np.stack([feature_values(column, table[column]) for column in wanted], axis=1)
+        owners = np.asarray(table[device])
+        if missing_values(owners).any():
+            raise InvalidInput(f"column {device!r}: {int(missing_values(owners).sum())} rows have no device")
+        labels = table[target]
+        if missing_values(np.asarray(labels)).any():
+            count = int(missing_values(np.asarray(labels)).sum())
+            raise InvalidInput(f"column {target!r}: {count} rows have no target")
+        return cls.from_arrays(rows, labels, owners, name=name, classes=classes, split=split)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        devices: Any,
+        *,
+        inputs: str | Sequence[str] | None = None,
+        target: str | None = None,
+        name: str = "memory",
+        classes: int | None = None,
+        split: Splits = None,
+    ) -> Federation:
+        """Returns a federation of the examples of a Hugging Face or PyTorch data set.
+
+        Args:
+            dataset: A ``datasets.Dataset``, or a PyTorch ``Dataset`` of pairs.
+            devices: The identity of the device of every example, such as a result of
+                ``deltafl.partition``, or the name of a column.
+            inputs: The column of the inputs of a Hugging Face data set. Several columns, such as
+                ``["input_ids", "attention_mask"]``, become a dict of arrays.
+            target: The column of the targets of a Hugging Face data set.
+            name: The name of the federation.
+            classes: The number of classes. The default is the largest label plus 1.
+            split: The splits of the devices, as for :class:`Federation`.
+
+        Raises:
+            InvalidInput: A column is missing, or the number of devices differs from the number of
+                examples.
+        """
+        if hasattr(dataset, "column_names"):
+            if inputs is None or target is None:
+                raise InvalidInput("name the columns of the data set: inputs=… and target=…")
+            examples, labels = columns_of(dataset, inputs, target)
+            owners = np.asarray(list(dataset[devices])) if isinstance(devices, str) else np.asarray(devices)
+        else:
+            examples, labels = device_arrays("data set", dataset)
+            owners = np.asarray(devices)
+        if len(owners) != len(labels):
+            raise InvalidInput(f"{len(labels)} examples and {len(owners)} devices")
+        if isinstance(labels, np.ndarray) and labels.ndim == 1:
+            labels, _ = class_targets(labels)
+            if classes is None and np.issubdtype(labels.dtype, np.integer):
+                classes = int(labels.max()) + 1
+        order = np.argsort(owners, kind="stable")
+        starts = np.flatnonzero(np.concatenate([[True], owners[order][1:] != owners[order][:-1]]))
+        parts = {
+            str(owners[places[0]]): (rows_of(examples, places), rows_of(labels, places))
+            for places in np.split(order, starts[1:])
+        }
+        return cls(parts, name=name, classes=classes, split=split)
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Federation:
         """Opens a federation folder. The files are memory-mapped and read on demand."""
-        return cls._of(_deltafl.Federation.open(folder))
+        federation = cls._of(_deltafl.Federation.open(folder), "folder", str(Path(folder).resolve()))
+        layout = Path(folder) / _LAYOUT
+        if layout.exists():
+            parts, masked = json.loads(layout.read_text())
+            federation._layout = Layout(tuple(Part(name, tuple(shape), dtype) for name, shape, dtype in parts), masked)
+        return federation
 
     @classmethod
     def synthetic(cls, kind: str, **options: Any) -> Federation:
@@ -199,7 +307,8 @@ class Federation:
         >>> Federation.synthetic("glyphs", devices=4, seed=1).classes
         62
         """
-        return cls._of(_deltafl.Federation.synthetic(json.dumps({"kind": kind, **options})))
+        text = json.dumps({"kind": kind, **options})
+        return cls._of(_deltafl.Federation.synthetic(text), "synthetic", text)
 
     @classmethod
     def write(
@@ -225,7 +334,7 @@ class Federation:
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
         for id, value in devices:
             inputs, targets, part = _device(str(id), value, split)
-            labels = _labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
+            labels = class_labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
             writer.push(str(id), part, np.ascontiguousarray(inputs), labels)
         writer.finish()
         return cls.open(folder)
@@ -233,6 +342,9 @@ class Federation:
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes a federation folder, which :meth:`open` and the command ``deltafl`` can read."""
         self._inner.save(folder)
+        if self._layout is not None:
+            parts = [[part.name, part.shape, part.dtype] for part in self._layout.parts]
+            (Path(folder) / _LAYOUT).write_text(json.dumps([parts, self._layout.masked]))
 
     @property
     def name(self) -> str:
@@ -264,12 +376,20 @@ class Federation:
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids)
 
-    def __getitem__(self, id: str) -> tuple[Array, Array]:
+    def __getitem__(self, id: str) -> tuple[Any, Array]:
         """Returns the inputs and targets of a device, as a model receives them."""
-        for index, (known, _, _) in enumerate(self._inner.devices()):
-            if known == id:
-                return self._inner.examples(index)
-        raise KeyError(id)
+        inputs, targets = self._inner.examples(self._place(id))
+        return (inputs, targets) if self._layout is None else self._layout.unpacked(inputs, targets)
+
+    def _place(self, id: str) -> int:
+        if self._index is None:
+            self._index = {}
+            for index, (known, _, _) in enumerate(self._inner.devices()):
+                self._index.setdefault(known, index)
+        try:
+            return self._index[id]
+        except KeyError:
+            raise KeyError(f"the federation {self.name!r} has no device {id!r}") from None
 
     def __repr__(self) -> str:
         devices = self._inner.devices()
@@ -282,11 +402,36 @@ class Federation:
         )
 
 
+def _restored(source: tuple[Any, ...], layout: Layout | None) -> Federation:
+    """Creates a federation from its pickled source."""
+    kind, value = source
+    if kind == "folder":
+        federation = Federation.open(value)
+    elif kind == "synthetic":
+        federation = Federation._of(_deltafl.Federation.synthetic(value), *source)
+    else:
+        federation = Federation.__new__(Federation)
+        federation._hold(value)
+    federation._layout = layout
+    return federation
+
+
+def _check_splits(ids: list[str], split: Splits) -> None:
+    """Rejects splits of devices that do not exist."""
+    if split is None or callable(split):
+        return
+    known = set(ids)
+    unknown = [str(id) for id in split if str(id) not in known]
+    if unknown:
+        shown = ", ".join(repr(id) for id in unknown[:3]) + (", …" if len(unknown) > 3 else "")
+        raise InvalidInput(f"split= names {len(unknown)} devices that do not exist: {shown}")
+
+
 def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
     """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
     if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
-    inputs, targets = _matrix(id, value[0]), np.asarray(value[1])
+    inputs, targets = matrix(id, value[0]), np.asarray(value[1])
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.ndim != 1:
@@ -299,97 +444,3 @@ def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
         return inputs, targets, "train"
     part = split(id) if callable(split) else split.get(id, "train")
     return inputs, targets, part
-
-
-def _matrix(id: str, inputs: Any) -> Array:
-    """Returns the inputs as a matrix of float32 or uint8, without a copy if possible."""
-    array = np.asarray(inputs)
-    if array.dtype == object:
-        raise InvalidInput(f"device {id!r}: the inputs are not numbers")
-    if array.dtype not in (np.dtype(np.float32), np.dtype(np.uint8)):
-        if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
-            raise InvalidInput(f"device {id!r}: the inputs have type {array.dtype}, not numbers")
-        array = array.astype(np.float32)
-    if array.ndim == 1:
-        array = array.reshape(-1, 1)
-    return array if array.ndim == 2 else array.reshape(len(array), -1)
-
-
-def _one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
-    """Returns one matrix that contains all parts, and the first row of each part.
-
-    The parts are not copied if they are rows of one array.
-    """
-    width, dtype = parts[0].shape[1], parts[0].dtype
-    for id, part in zip(ids, parts):
-        if not len(part):
-            raise InvalidInput(f"device {id!r} has no examples")
-        if part.shape[1] != width:
-            raise InvalidInput(f"device {id!r} has {part.shape[1]} features, expected {width}")
-    if any(part.dtype != dtype for part in parts):
-        parts = [part.astype(np.float32) for part in parts]
-    shared = _shared(parts, width)
-    if shared is not None:
-        return shared
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    return np.ascontiguousarray(np.concatenate(parts)), [0, *ends[:-1]]
-
-
-def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
-    """Returns a view from the first to the last row of all parts, and the first row of each part.
-
-    Returns None if the parts are not rows of one array.
-    """
-    owners = [_owner(part) for part in parts]
-    if len(parts) < 2 or any(owner is not owners[0] for owner in owners):
-        return (parts[0], [0]) if len(parts) == 1 and parts[0].flags.c_contiguous else None
-    row = width * parts[0].itemsize
-    first = min(_address(part) for part in parts)
-    last = max(_address(part) + part.nbytes for part in parts)
-    starts = [_address(part) - first for part in parts]
-    if not all(part.flags.c_contiguous for part in parts) or any(start % row for start in starts):
-        return None
-    lowest = parts[starts.index(0)]
-    whole = np.lib.stride_tricks.as_strided(
-        lowest, shape=((last - first) // row, width), strides=(row, parts[0].itemsize), writeable=False
-    )
-    return whole, [start // row for start in starts]
-
-
-def _owner(array: Array) -> Any:
-    """Returns the object that owns the memory of an array."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return base
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _one_vector(
-    ids: list[str], parts: list[Array], offsets: list[int], rows: int, classes: int | None
-) -> tuple[Array, int | None]:
-    """Returns the targets of all rows and the number of classes.
-
-    Rows that belong to no device have the target 0.
-    """
-    whole = all(np.issubdtype(part.dtype, np.integer) or part.dtype == np.bool_ for part in parts)
-    if not whole and classes is None:
-        values = np.zeros(rows, dtype=np.float32)
-        for part, offset in zip(parts, offsets):
-            values[offset : offset + len(part)] = part
-        return values, None
-    labels = np.zeros(rows, dtype=np.uint32)
-    for id, part, offset in zip(ids, parts, offsets):
-        labels[offset : offset + len(part)] = _labels(id, part)
-    return labels, int(labels.max()) + 1 if classes is None else classes
-
-
-def _labels(id: str, targets: Array) -> Array:
-    labels = np.asarray(targets)
-    whole = labels.astype(np.int64)
-    if (whole != labels).any() or (whole < 0).any() or (whole >= 2**32).any():
-        raise InvalidInput(f"device {id!r}: classes must be non-negative integers")
-    return whole.astype(np.uint32)

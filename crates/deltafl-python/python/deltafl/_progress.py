@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -100,10 +101,8 @@ def _notebook_cell() -> Any:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or not hasattr(shell, "kernel"):
         return None
-    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
-
-    show: Any = display
-    return show(_Line(""), display_id=True)
+    display: Any = importlib.import_module("IPython.display")
+    return display.display(_Line(""), display_id=True)
 
 
 _T = TypeVar("_T")
@@ -153,7 +152,7 @@ def call_in_background(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python
 
 
 @contextmanager
-def interruptible(stop: _deltafl.Stop) -> Iterator[None]:
+def interruptible(stop: _deltafl.Stop) -> Generator[None, None, None]:
     """Stops the run after the current round on Ctrl-C, and immediately on a second Ctrl-C.
 
     Python delivers signals only to the main thread. A run on another thread is not interrupted.

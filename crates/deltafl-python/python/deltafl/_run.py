@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import webbrowser
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._experiment import CallerObjects, assignments, text
+from ._evaluate import Evaluation, check_normalised, evaluated, outputs
+from ._experiment import CallerObjects, assignments, text, with_algorithms
 from ._progress import Progress, call_in_background, interruptible
 from ._table import Table
+from .callbacks import Callback, Dispatcher
 from .errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
+    from ._algorithm import AlgorithmBridge
     from ._federation import Federation
     from ._trainer import Trainer
 
@@ -39,6 +43,7 @@ def run(
     kernel: str | None = None,
     compute: str = "cpu",
     progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
     **overrides: Any,
 ) -> Run:
     """Trains an experiment. The parameters are bitwise equal to those of ``deltafl run``.
@@ -51,11 +56,12 @@ def run(
         kernel: The name of the kernels. The default is the fastest that the CPU supports.
         compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
         progress: Whether to show the progress. The default shows it in terminals and notebooks.
+        callbacks: Objects that receive the events of the run (``deltafl.callbacks``).
         **overrides: Values that replace keys of the experiment: ``rounds=100``,
             ``local={"learning_rate": 0.1}``, ``**{"algorithm.1.theta": 0.3}``.
 
     Returns:
-        The finished run.
+        The run, finished or stopped by a callback.
 
     Raises:
         InvalidInput: The experiment or an argument is invalid.
@@ -63,13 +69,16 @@ def run(
         Busy: Another process trains in the run folder.
     """
     assigned = assignments(overrides)
+    supplied = CallerObjects()
     if isinstance(experiment, Mapping):
-        name, toml = _deltafl.experiment_of_json(text(experiment), assigned)
+        written, bridges = with_algorithms(experiment, has_trainer=False)
+        supplied = CallerObjects(algorithms=bridges)
+        name, toml = _deltafl.experiment_of_json(text(written), assigned)
     else:
         name, toml = _deltafl.experiment_of_file(Path(experiment), assigned)
     folder = Path("runs") / name if out is None else Path(out)
     options = TrainOptions(folder, resume, threads, kernel, compute)
-    return train_experiment(toml, options, CallerObjects(), progress=progress)
+    return train_experiment(toml, options, supplied, progress=progress, callbacks=callbacks)
 
 
 @dataclass(frozen=True)
@@ -81,21 +90,32 @@ class TrainOptions:
     threads: int | None
     kernel: str | None
     compute: str
+    #: The adapter of the custom algorithm of each section, or None.
+    algorithms: Sequence[AlgorithmBridge | None] = ()
+    #: The receiver of the events of the run. None if there are no callbacks.
+    callbacks: Dispatcher | None = None
 
 
 def train_experiment(
-    experiment: str, options: TrainOptions, supplied: CallerObjects, *, progress: bool | None
+    experiment: str,
+    options: TrainOptions,
+    supplied: CallerObjects,
+    *,
+    progress: bool | None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Trains an experiment, given as TOML, and opens the run."""
     stop, shown = _deltafl.Stop(), Progress(progress)
+    dispatcher = Dispatcher(callbacks, options.out) if callbacks else None
+    options = replace(options, algorithms=list(supplied.algorithms), callbacks=dispatcher)
 
     def train() -> tuple[int, int, int] | None:
         return _deltafl.train(experiment, supplied.inner, supplied.bridge(), options, stop, shown)
 
     # A trainer with one thread runs on the caller's thread, as debuggers and profilers expect. That
     # thread handles Ctrl-C itself.
-    in_python = supplied.trainer is not None
-    on_callers_thread = in_python and options.threads == 1
+    on_callers_thread = supplied.trainer is not None and options.threads == 1
+    in_python = supplied.in_python or dispatcher is not None
     try:
         with interruptible(stop):
             if on_callers_thread:
@@ -104,17 +124,20 @@ def train_experiment(
                 stopped = call_in_background(train, stop, in_python=in_python)
     finally:
         shown.clear()
-    if stopped is not None:
+    if stopped is not None and not (dispatcher and dispatcher.stopped):
         raise Interrupted(options.out, *stopped)
-    return Run(options.out, federation=supplied.federation, trainer=supplied.trainer)
+    finished = Run(options.out, federation=supplied.federation, trainer=supplied.trainer)
+    if dispatcher is not None:
+        dispatcher.end(finished)
+    return finished
 
 
 class Run:
     """The results of a run, read from its run folder: ``Run("runs/quickstart")``.
 
     Indexing returns a :class:`Track`, one model of the run. The key is a level (``"theta=0.5"``),
-    the kind of an algorithm (``"fedavg"``) or a name from :meth:`table`. Iteration yields all
-    tracks.
+    the kind of an algorithm (``"fedavg"``), a name from :meth:`table` or a position. Iteration
+    yields all tracks.
 
     Args:
         folder: The run folder.
@@ -175,11 +198,54 @@ class Run:
         """The models, in the order of the experiment."""
         return [Track(self, index, *row) for index, row in enumerate(_deltafl.tracks(self.path))]
 
-    def __getitem__(self, name: str) -> Track:
-        found = [track for track in self.tracks if track.answers_to(name)]
+    def evaluate(
+        self,
+        federation: Federation | None = None,
+        *,
+        metrics: Sequence[str | Callable[..., float]] | None = None,
+        split: str | None = "test",
+        seed: int | None = None,
+    ) -> Evaluation:
+        """Evaluates all models on the devices of a federation.
+
+        Args:
+            federation: The devices. The default is the data of the run, split and normalised as in
+                its experiment.
+            metrics: Names of ``deltafl.metrics`` and functions of the targets and predictions of a
+                device. The default is the metrics of the task.
+            split: The split of the devices: "train", "test", "validation", or None for all. If it
+                has no devices, all devices are evaluated.
+            seed: The seed of the models. The default is the first seed of the experiment.
+
+        Returns:
+            The metrics of every device, and their mean, percentiles and dispersion.
+        """
+        if federation is None:
+            given = self._data()
+        else:
+            check_normalised(self)
+            given = federation
+        return evaluated(self.tracks, given, metrics=metrics, split=split, seed=seed)
+
+    def _data(self) -> Federation:
+        """Returns the data of the run, as its models were trained on it."""
+        from ._federation import Federation
+
+        source = self.experiment["data"]["source"]
+        if self._supplied.inner is None and str(source).startswith("memory:"):
+            raise InvalidInput("the data of the run is not in its folder: pass the devices, run.evaluate(federation)")
+        data = Federation._of(_deltafl.data_of_run(self.path, self._supplied.inner))
+        data._layout = None if self._supplied.federation is None else self._supplied.federation._layout
+        return data
+
+    def __getitem__(self, name: str | int) -> Track:
+        tracks = self.tracks
+        if isinstance(name, int) and -len(tracks) <= name < len(tracks):
+            return tracks[name]
+        found = [track for track in tracks if track.answers_to(str(name))]
         if len(found) == 1:
             return found[0]
-        known = ", ".join(repr(track.name) for track in self.tracks)
+        known = ", ".join(repr(track.name) for track in tracks)
         problem = "no model matches" if not found else f"{len(found)} models match"
         raise KeyError(f"{problem} {name!r}; the models of the run are {known}")
 
@@ -256,10 +322,50 @@ class Track:
         Args:
             seed: The seed of the run. The default is the first seed of the experiment.
         """
-        supplied = self._run._supplied
-        if supplied.trainer is not None:
-            return supplied.trainer.arrays(self.params(seed))
-        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed), supplied.inner))
+        trainer = self._trainer()
+        if trainer is not None:
+            return trainer.arrays(self.params(seed))
+        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed)))
+
+    def _trainer(self) -> Trainer | None:
+        """Returns the trainer of the run. None if the model is built in.
+
+        Raises:
+            InvalidInput: The run was opened without its trainer.
+        """
+        trainer = self._run._supplied.trainer
+        if trainer is None and self._run.experiment["model"]["kind"] == "external":
+            described = self._run.experiment["model"].get("external", {})
+            options = "".join(f"\n{name}: {value}" for name, value in described.items())
+            raise InvalidInput(
+                f"the model of the run belongs to your trainer: pass the trainer of {self.params().size} params, "
+                f"Run({str(self._run.path)!r}, trainer=…){options}"
+            )
+        return trainer
+
+    def predict_proba(self, inputs: Any, *, seed: int | None = None) -> NDArray[Any]:
+        """Returns the outputs of the model: a probability per class, or one real number.
+
+        Args:
+            inputs: A matrix, a polars, pandas or Arrow table of the features in the order of the
+                training data, or a dict of arrays for a trainer.
+            seed: The seed of the run. The default is the first seed of the experiment.
+        """
+        return outputs(self, inputs, seed)
+
+    def predict(self, inputs: Any, *, seed: int | None = None) -> NDArray[Any]:
+        """Returns the prediction for every example: a class or a real number.
+
+        A run that was reopened needs no data. The model of a trainer needs the trainer:
+        ``Run(folder, trainer=…)``.
+
+        Args:
+            inputs: A matrix, a polars, pandas or Arrow table of the features in the order of the
+                training data, or a dict of arrays for a trainer.
+            seed: The seed of the run. The default is the first seed of the experiment.
+        """
+        found = outputs(self, inputs, seed)
+        return found.argmax(axis=1) if found.ndim == 2 else found
 
     def state_dict(self, seed: int | None = None) -> dict[str, Any]:
         """Returns the parameters by name as torch tensors.
@@ -269,8 +375,7 @@ class Track:
         Args:
             seed: The seed of the run. The default is the first seed of the experiment.
         """
-        import torch  # type: ignore[import-not-found, unused-ignore]
-
+        torch: Any = importlib.import_module("torch")
         return {name: torch.from_numpy(np.array(array)) for name, array in self.arrays(seed).items()}
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _deltafl
-from ._experiment import CallerObjects, assignments, plain, text
+from ._experiment import CallerObjects, assignments, plain, text, with_algorithms
 from ._federation import Federation
 from ._run import Report, Run, TrainOptions, train_experiment
 from ._trainer import Trainer
@@ -59,7 +59,9 @@ def sweep(
     target = None if out is None else Path(out)
     supplied = CallerObjects(federation, trainer)
     if isinstance(experiment, Mapping):
-        whole = text(supplied.filled(experiment))
+        written, bridges = with_algorithms(experiment, has_trainer=trainer is not None)
+        supplied = CallerObjects(federation, trainer, bridges)
+        whole = text(supplied.filled(written))
         folder, points = _deltafl.sweep_plan(None, whole, assigned, axes, target)
     else:
         folder, points = _deltafl.sweep_plan(Path(experiment), None, assigned, axes, target)

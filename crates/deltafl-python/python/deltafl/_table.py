@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import _deltafl
 
@@ -18,6 +22,18 @@ class Table:
 
     def __init__(self, inner: _deltafl.Table) -> None:
         self._inner = inner
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[str] | NDArray[Any]]) -> Table:
+        """Returns a table of columns: strings, or numbers that are stored as float64."""
+        return cls(_deltafl.Table.of_columns([(name, _column(values)) for name, values in columns.items()]))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns the columns as lists. Missing values are None."""
+        return dict(self._inner.to_columns())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table.from_columns, (self.to_dict(),)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._inner.__arrow_c_stream__(requested_schema)
@@ -48,3 +64,11 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table of {len(self)} rows: {', '.join(self.columns)}"
+
+
+def _column(values: Sequence[Any] | NDArray[Any]) -> list[str] | NDArray[np.float64]:
+    """Returns strings as a list and numbers as float64. A missing value is NaN, or empty text."""
+    listed = list(values)
+    if any(isinstance(value, str) for value in listed):
+        return ["" if value is None else str(value) for value in listed]
+    return np.array([np.nan if value is None else value for value in listed], dtype=np.float64)

@@ -13,11 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._algorithm import CustomAlgorithm, algorithm_sections
 from ._algorithms import Algorithm
 from ._experiment import CallerObjects, text
 from ._federation import Federation
 from ._run import Run, TrainOptions, train_experiment
 from ._trainer import Trainer
+from ._workers import ProcessTrainer
+from .callbacks import Callback
 from .errors import InvalidInput
 from .models import Model
 
@@ -55,7 +58,7 @@ class SGD:
 def train(
     federation: Federation,
     model: Model | Trainer,
-    algorithms: Algorithm | Sequence[Algorithm],
+    algorithms: Algorithm | CustomAlgorithm | Sequence[Algorithm | CustomAlgorithm],
     *,
     rounds: int,
     cohort: int,
@@ -65,6 +68,9 @@ def train(
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     evaluate_every: int = 10,
+    weights: Literal["exact", "uniform", "bucketed"] | None = None,
+    clip: float | None = None,
+    tracks: Literal["together", "in-turn", "apart"] | None = None,
     secagg: Literal["plain", "real"] = "plain",
     with_replacement: bool = False,
     availability: Mapping[str, Any] | None = None,
@@ -73,9 +79,11 @@ def train(
     normalise: Literal["none", "mean-ratio", "standard"] = "none",
     evaluate_sample: int | None = None,
     threads: int | None = None,
+    workers: int | None = None,
     kernel: str | None = None,
     compute: str = "cpu",
     progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Trains one model per level of every algorithm. All models share cohorts and random numbers.
 
@@ -86,7 +94,7 @@ def train(
         federation: The devices and their examples.
         model: A model of ``deltafl.models``, or a :class:`Trainer`, such as
             ``deltafl.torch.Module``.
-        algorithms: One algorithm or several.
+        algorithms: One algorithm or several, built-in or a :class:`CustomAlgorithm`.
         rounds: The number of rounds.
         cohort: The number of devices per round.
         local: The local update of a device.
@@ -94,24 +102,42 @@ def train(
         name: The name of the run. The default contains the current time.
         out: The run folder. The default is ``runs/NAME``.
         resume: Continues an interrupted run. Requires ``out`` or ``name``.
+        weights: The weights of devices: their number of examples ("exact"), the same for all
+            ("uniform"), or a power of four ("bucketed"). The default is "uniform" if an algorithm
+            finds η in secure sums, otherwise "exact".
+        clip: The maximum norm of the update of a device. None does not limit it.
+        tracks: The models that train in a round: all with the whole cohort ("together"), one
+            ("in-turn"), or all with a part of the cohort each ("apart"). The default is "in-turn"
+            if an algorithm finds η in secure sums, otherwise "together".
         threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
+        workers: The number of processes that compute the devices of a trainer, for trainers that
+            hold the interpreter lock. The bits are those of ``threads``. The trainer must be
+            picklable, and a script needs the guard ``if __name__ == "__main__":``.
         kernel: The name of the kernels. The default is the fastest that the CPU supports.
         compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
         progress: Whether to show the progress. The default shows it in terminals and notebooks.
+        callbacks: Objects that receive the events of the run (``deltafl.callbacks``).
 
     Returns:
-        The finished run.
+        The run, finished or stopped by a callback.
 
     Raises:
         InvalidInput: An argument is invalid.
         Interrupted: The user pressed Ctrl-C. The run stops after the current round and is saved.
         TrainerError: The trainer raised an exception. The run can be resumed.
+        AlgorithmError: A custom algorithm raised an exception. The run can be resumed.
     """
     if resume and out is None and name is None:
         raise InvalidInput("resume=True requires the folder (out=) or the name (name=) of the run")
-    name = name or datetime.now(timezone.utc).strftime("train-%Y%m%d-%H%M%S-%f")
-    supplied = CallerObjects(federation, model if isinstance(model, Trainer) else None)
-    sections = [algorithms] if isinstance(algorithms, Algorithm) else list(algorithms)
+    _check(federation, model)
+    name = name or _default_name(resume, out)
+    trainer = model if isinstance(model, Trainer) else None
+    sections, bridges = algorithm_sections(algorithms, has_trainer=trainer is not None)
+    if workers is not None:
+        if trainer is None or workers < 1 or threads is not None:
+            raise InvalidInput("workers= is a number of processes for a Trainer, in place of threads=")
+        threads = workers
+    supplied = CallerObjects(federation, trainer, bridges)
     experiment = {
         "name": name,
         "seeds": list(seeds),
@@ -119,6 +145,9 @@ def train(
         "cohort": cohort,
         "with_replacement": with_replacement,
         "evaluate_every": evaluate_every,
+        "weights": weights,
+        "clip": clip,
+        "tracks": tracks,
         "secagg": secagg,
         "data": {
             "source": f"memory:{federation.name}",
@@ -140,7 +169,34 @@ def train(
         kernel=kernel,
         compute=compute,
     )
-    return train_experiment(toml, options, supplied, progress=progress)
+    if workers is None or trainer is None:
+        return train_experiment(toml, options, supplied, progress=progress, callbacks=callbacks)
+    with ProcessTrainer(trainer) as processes:
+        remote = CallerObjects(federation, processes, bridges)
+        run = train_experiment(toml, options, remote, progress=progress, callbacks=callbacks)
+    return Run(run.path, federation=federation, trainer=trainer)
+
+
+def _check(federation: Any, model: Any) -> None:
+    """Rejects arguments of other types, and inputs that built-in models cannot use."""
+    if not isinstance(federation, Federation):
+        raise InvalidInput(f"expected a Federation, got {type(federation).__name__}")
+    if isinstance(model, type) and issubclass(model, (Model, Trainer)):
+        raise InvalidInput(f"expected a model, got the class {model.__name__}: write {model.__name__}(…)")
+    if not isinstance(model, (Model, Trainer)):
+        raise InvalidInput(
+            f"expected a model of deltafl.models or a Trainer, got {type(model).__name__}; "
+            "wrap a PyTorch module with deltafl.torch.Module"
+        )
+    if federation._layout is not None and isinstance(model, Model):
+        raise InvalidInput("built-in models need one matrix of inputs and one target per example: use a Trainer")
+
+
+def _default_name(resume: bool, out: str | PathLike[str] | None) -> str:
+    """Returns the name of the run in the folder, or a name with the current time."""
+    if resume and out is not None:
+        return str(Run(out).experiment["name"])
+    return datetime.now(timezone.utc).strftime("train-%Y%m%d-%H%M%S-%f")
 
 
 def initial(model: Model, federation: Federation, *, seed: int = 1) -> dict[str, NDArray[np.float32]]:

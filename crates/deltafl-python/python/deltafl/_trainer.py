@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ._algorithm import AlgorithmBridge
+    from ._cohort import Cohort, CohortDevice
+    from ._layout import Layout
 
 __all__ = ["Bridge", "Local", "Trainer"]
 
@@ -36,6 +41,9 @@ class Local:
     seed: int
     _order: Array
     _period: int
+    #: The state of the device between rounds: numbers and float32 vectors by name. A simulation
+    #: stores it in the checkpoint, and a deployed device on its disk. The server never sees it.
+    state: dict[str, Any] = field(default_factory=dict)
 
     def batches(self) -> Iterator[Array]:
         """Yields the indices of the examples of every step, in the order of the built-in SGD."""
@@ -81,10 +89,8 @@ class Trainer(abc.ABC):
     #: λ of the penalty (λ/2)‖w‖². :meth:`update` receives it as ``local.l2``.
     l2: float = 0.0
 
-    @property
-    @abc.abstractmethod
-    def num_params(self) -> int:
-        """The number of parameters, the length of w."""
+    #: The number of parameters, the length of w. A class may define it as a property.
+    num_params: int
 
     @abc.abstractmethod
     def init(self, rng: np.random.Generator) -> Array:
@@ -95,7 +101,7 @@ class Trainer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
+    def loss(self, params: Array, inputs: Any, targets: Array) -> tuple[float, Array]:
         """Returns the sum of the losses of some examples, and the prediction for each example.
 
         Args:
@@ -109,7 +115,7 @@ class Trainer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def update(self, params: Array, inputs: Array, targets: Array, local: Local) -> Array:
+    def update(self, params: Array, inputs: Any, targets: Array, local: Local) -> Array:
         """Returns w_k, the parameters after the local update of a device.
 
         Args:
@@ -127,22 +133,116 @@ class Trainer(abc.ABC):
         """
         return self
 
+    def update_cohort(self, devices: Sequence[CohortDevice]) -> Array:
+        """Returns w_k of many devices, one row per device.
+
+        Optional. If a trainer implements it, the round loop calls it instead of :meth:`update` for
+        algorithms in which a device sends only w_k.
+
+        Args:
+            devices: The devices, those with the most steps first.
+        """
+        raise NotImplementedError
+
+    def loss_cohort(
+        self, params: Array, blocks: Sequence[tuple[Array, Array]]
+    ) -> Sequence[tuple[float, Array]]:
+        """Returns the sum of the losses and the predictions of many blocks of examples.
+
+        Optional. If a trainer implements it, the round loop calls it instead of :meth:`loss`.
+
+        Args:
+            params: The parameters w.
+            blocks: The inputs and targets of each block, at most 256 examples of a device.
+        """
+        raise NotImplementedError
+
+    def cohort(self) -> Cohort | None:
+        """Returns the object that computes many devices in one call, or None."""
+        return None
+
     def arrays(self, params: Array) -> dict[str, Array]:
         """Returns the parameters by name, for :meth:`Track.arrays`."""
         return {"params": params}
+
+    def predict(self, params: Array, inputs: Any) -> Array:
+        """Returns the predictions for some examples, for :meth:`Track.predict`.
+
+        The default returns the predictions of :meth:`loss` with targets of 0. Override it to return
+        a probability per class, which metrics such as the AUC need.
+
+        Args:
+            params: The parameters w.
+            inputs: The inputs of some examples.
+
+        Returns:
+            One prediction per example, or a matrix with a probability per class.
+        """
+        dtype = np.float32 if self.task == "regression" else np.int64
+        return np.asarray(self.loss(params, inputs, np.zeros(_length(inputs), dtype=dtype))[1])
+
+    def options(self) -> dict[str, Any]:
+        """Returns values that must be the same when a run resumes, for the run folder.
+
+        The default returns nothing.
+        """
+        return {}
 
 
 class Bridge:
     """An adapter through which the Rust code calls a trainer. It checks the return values."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(
+        self,
+        trainer: Trainer,
+        algorithms: Sequence[AlgorithmBridge | None] = (),
+        layout: Layout | None = None,
+    ) -> None:
+        self._trainer, self._algorithms, self._layout = trainer, algorithms, layout
+        if getattr(trainer, "num_params", None) is None:
+            raise InvalidInput(f"{type(trainer).__name__} must define num_params, the number of parameters")
         self.num_params = int(trainer.num_params)
         self.task = str(trainer.task)
+        self._cohort: Cohort | None = None
+
+    def trains_cohorts(self) -> bool:
+        """Prepares calls for many devices. Returns whether the trainer supports them."""
+        from ._cohort import ArrayCohort
+
+        if self._layout is not None:
+            # Inputs of several parts reach a trainer one device at a time.
+            return False
+        self._cohort = self._trainer.cohort()
+        if self._cohort is None and ArrayCohort.serves(self._trainer):
+            self._cohort = ArrayCohort(self._trainer, self._scored)
+        return self._cohort is not None
+
+    def wave(self, kind: str, devices: Array, examples: Array) -> int:
+        """Returns how many of the devices fit into one call."""
+        return self._cohort.wave(kind, devices, examples) if self._cohort else 0
+
+    def wanted(self, devices: Array) -> list[int]:
+        """Returns the devices whose examples the next call needs."""
+        return self._cohort.wanted(devices) if self._cohort else []
+
+    def hold(self, device: int, inputs: Array, targets: Array) -> None:
+        """Receives the examples of a device."""
+        if self._cohort:
+            self._cohort.hold(device, inputs, targets)
+
+    def updates(self, **arguments: Any) -> tuple[list[Array], list[bool]] | None:
+        """Returns the encoded sums of the updates, and the refused devices."""
+        from ._cohort import CohortUpdates
+
+        return self._cohort.updates(CohortUpdates(**arguments)) if self._cohort else None
+
+    def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
+        """Returns the losses and the sums of the metrics of blocks."""
+        return self._cohort.scores(devices, starts, lengths, params) if self._cohort else None
 
     def worker(self) -> Bridge:
         """Returns an adapter for one thread."""
-        return Bridge(self._trainer.worker())
+        return Bridge(self._trainer.worker(), self._algorithms, self._layout)
 
     def init(self, seed: int) -> Array:
         """Returns the initial parameters w₀."""
@@ -151,17 +251,20 @@ class Bridge:
 
     def score(self, params: Array, inputs: Array, targets: Array) -> tuple[float, list[float]]:
         """Returns the sum of the losses, and the sums that determine the metrics of the task."""
-        answer = self._trainer.loss(params, inputs, targets)
+        given, targets = self._unpacked(inputs, targets)
+        return self._scored("loss", self._trainer.loss(params, given, targets), targets)
+
+    def _scored(self, method: str, answer: Any, targets: Array) -> tuple[float, list[float]]:
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise InvalidInput("loss must return (sum of the losses, predictions)")
+            raise InvalidInput(f"{method} must return (sum of the losses, predictions)")
         loss, predicted = float(answer[0]), np.asarray(answer[1])
         if predicted.shape != targets.shape:
             raise InvalidInput(
-                f"loss must return one prediction per target: expected shape {targets.shape}, "
+                f"{method} must return one prediction per target: expected shape {targets.shape}, "
                 f"got {predicted.shape}"
             )
         if self.task != "regression":
-            return loss, [float((predicted != targets).sum()), 0.0, 0.0, 0.0]
+            return loss, [_errors(predicted, targets), 0.0, 0.0, 0.0]
         residual = predicted.astype(np.float64) - targets
         wide = targets.astype(np.float64)
         sums = (residual**2, np.abs(residual), wide, wide**2)
@@ -173,11 +276,26 @@ class Bridge:
         inputs: Array,
         targets: Array,
         local: tuple[Array, int, int, float, float, float, int],
+        state: dict[str, Any],
+        algorithm: int | None,
     ) -> Array:
-        """Returns w_k, the parameters after the local update."""
+        """Returns w_k, the parameters after the local update, and changes ``state`` in place."""
+        from ._algorithm import stored
+
         order, period, batch, learning_rate, l2, proximal, seed = local
-        plan = Local(learning_rate, batch, l2, proximal, seed, order, period)
-        return self._vector("update", self._trainer.update(params, inputs, targets, plan))
+        plan = Local(learning_rate, batch, l2, proximal, seed, order, period, state)
+        given, wanted = self._unpacked(inputs, targets)
+        bridge = None if algorithm is None else self._algorithms[algorithm]
+        if bridge is None:
+            updated = self._trainer.update(params, given, wanted, plan)
+        else:
+            updated = bridge._algorithm.update(self._trainer, params, given, wanted, plan)
+        for name, value in list(state.items()):
+            state[name] = stored(name, value)
+        return self._vector("update", updated)
+
+    def _unpacked(self, inputs: Array, targets: Array) -> tuple[Any, Array]:
+        return (inputs, targets) if self._layout is None else self._layout.unpacked(inputs, targets)
 
     def _vector(self, method: str, answer: Any) -> Array:
         vector = np.ascontiguousarray(answer, dtype=np.float32)
@@ -186,3 +304,24 @@ class Bridge:
                 f"{method} must return a vector of {self.num_params} params, got shape {vector.shape}"
             )
         return vector
+
+
+def _length(inputs: Any) -> int:
+    """Returns the number of examples of an array or of a dict of arrays."""
+    return len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(inputs)
+
+
+#: The target of a position that counts neither in the loss nor in the error, as in PyTorch.
+IGNORED = -100
+
+
+def _errors(predicted: Array, targets: Array) -> float:
+    """Returns the number of wrong predictions.
+
+    With a target per position, an example counts with the fraction of its wrong positions.
+    """
+    wrong = predicted != targets
+    if targets.ndim == 1:
+        return float(wrong.sum())
+    counted = targets != IGNORED
+    return float(((wrong & counted).sum(axis=1) / np.maximum(counted.sum(axis=1), 1)).sum())

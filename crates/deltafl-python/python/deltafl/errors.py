@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["Busy", "Error", "Interrupted", "InvalidInput", "TrainerError"]
+__all__ = ["AlgorithmError", "Busy", "Error", "Interrupted", "InvalidInput", "TrainerError"]
 
 
 class Error(Exception):
@@ -24,6 +24,14 @@ class TrainerError(Error):
 
     The message names the device. The run folder contains the last checkpoint. The same call with
     ``resume=True`` continues from it.
+    """
+
+
+class AlgorithmError(Error):
+    """A custom algorithm raised an exception, which is the ``__cause__`` of this one.
+
+    The message names the round and the algorithm. The run folder contains the last checkpoint. The
+    same call with ``resume=True`` continues from it.
     """
 
 

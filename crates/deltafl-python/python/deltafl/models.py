@@ -14,6 +14,7 @@ __all__ = [
     "Lstm",
     "Model",
     "Perceptron",
+    "TextBag",
 ]
 
 
@@ -143,3 +144,17 @@ class Fourier(Model):
     features: int = 500
     width: float = 5.0
     features_seed: int = 0
+
+
+@dataclass(frozen=True)
+class TextBag(Model):
+    """The mean of trained word vectors, for texts.
+
+    Attributes:
+        l2: λ of the penalty (λ/2)‖w‖².
+        embedding: Entries of the trained vector of a word (a whole number, 1 or above).
+    """
+
+    kind: ClassVar[str] = "text-bag"
+    l2: float = 0.0
+    embedding: int = 64

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -14,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._trainer import Local, Trainer
+from ._torch_cohort import ModuleCohort, Spec
+from ._trainer import IGNORED, Local, Trainer
 from .errors import InvalidInput
 
 __all__ = ["Module", "superquantile"]
+
+_LOG = logging.getLogger("deltafl.torch")
 
 #: Maps the output of the module and the targets of a batch to the mean loss.
 Loss = Callable[[Any, Any], Any]
@@ -29,7 +33,8 @@ class Module(Trainer):
     """A trainer for any ``torch.nn.Module``.
 
     **Parameters.** w contains the parameters in the order of ``named_parameters``, followed by the
-    averaged buffers. Parameters that do not require a gradient are treated as buffers.
+    averaged buffers. Parameters that do not require a gradient, such as a frozen backbone, keep the
+    values of ``net``. They are not part of w and are not sent.
 
     **Buffers.** With ``buffers="average"`` the floating-point buffers, such as the running mean of
     a batch norm, are averaged like parameters, but without l2 and proximal term. With ``"fixed"``
@@ -53,6 +58,19 @@ class Module(Trainer):
             ``lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``. The
             gradient includes l2 and the proximal term. The default is plain SGD.
         device: The torch device. The default is a GPU if one is available, otherwise the CPU.
+        cohort: Whether many devices train in one call, with ``torch.func.vmap``. "auto" does so on a
+            GPU. On a CPU it does not, because the parameters are then bitwise equal to those of
+            deployed devices. A module that vmap does not support trains one device after another;
+            the logger ``deltafl.torch`` reports the reason.
+        compile: How the step of a cohort runs. "auto" and "graph" record it as a CUDA graph.
+            "inductor" also compiles it with ``torch.compile``, which takes up to minutes at the
+            start. "off" runs the operations of the module.
+        transform: A function ``transform(inputs, generator)`` that augments the inputs of a training
+            batch. Draw random numbers from the ``torch.Generator``, whose seed depends on the device,
+            the round and the step.
+
+    **Structured inputs.** A dict of inputs is passed to the module as keyword arguments. With a
+    target per position, the output has a distribution over the classes on its last axis.
     """
 
     def __init__(
@@ -67,12 +85,21 @@ class Module(Trainer):
         init: Literal["keep", "reset"] = "keep",
         optimizer: Optimizer | None = None,
         device: str | torch.device | None = None,
+        cohort: Literal["auto", "on", "off"] = "auto",
+        compile: Literal["auto", "graph", "inductor", "off"] = "auto",
+        transform: Callable[[Any, torch.Generator], Any] | None = None,
     ) -> None:
+        if cohort not in ("auto", "on", "off") or compile not in ("auto", "graph", "inductor", "off"):
+            raise InvalidInput(
+                'cohort must be "auto", "on" or "off", '
+                'compile must be "auto", "graph", "inductor" or "off"'
+            )
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
             raise InvalidInput('buffers must be "average" or "fixed", init must be "keep" or "reset"')
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
+        self._transform = transform
         self._average = buffers == "average"
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._net = copy.deepcopy(net).to(self._device)
@@ -80,26 +107,34 @@ class Module(Trainer):
         self._trained = [name for name, value in named.items() if value.requires_grad]
         if not self._trained:
             raise InvalidInput("the module has no parameter that requires a gradient")
-        others = {name: value for name, value in named.items() if not value.requires_grad}
-        others.update(self._net.named_buffers())
-        floating = [name for name, value in others.items() if value.is_floating_point()]
+        buffers_by_name = dict(self._net.named_buffers())
+        others: dict[str, Any] = {name: value for name, value in named.items() if not value.requires_grad}
+        others.update(buffers_by_name)
+        # A frozen backbone has the same values on all devices, so that it is not sent.
+        floating = [name for name, value in buffers_by_name.items() if value.is_floating_point()]
         self._carried = floating if self._average else []
         self._fixed = {
             name: value.detach().clone() for name, value in others.items() if name not in self._carried
         }
         self._tensors = {name: self._find(name) for name in [*self._trained, *self._carried]}
-        self._num_params = sum(value.numel() for value in self._tensors.values())
+        self.num_params = sum(value.numel() for value in self._tensors.values())
         #: Whether an update draws random numbers. None before the first update.
         self._draws: bool | None = None
+        self._cohorts, self._compile = cohort, compile
+
+    def options(self) -> dict[str, Any]:
+        """Returns the loss, the optimiser and the treatment of buffers, for the run folder."""
+        return {
+            "net": type(self._net).__name__,
+            "loss": "default" if self._is_default else _described(self._loss),
+            "optimizer": "default" if self._optimizer is None else _described(self._optimizer),
+            "buffers": "average" if self._average else "fixed",
+            "init": self._init,
+        }
 
     def _find(self, name: str) -> Any:
         owner, _, last = name.rpartition(".")
         return getattr(self._net.get_submodule(owner), last)
-
-    @property
-    def num_params(self) -> int:
-        """The number of parameters, the length of w."""
-        return self._num_params
 
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """Returns the initial parameters w₀."""
@@ -110,6 +145,48 @@ class Module(Trainer):
                     if callable(reset):
                         reset()
         return self._store()
+
+    def cohort(self) -> ModuleCohort | None:
+        """Returns the object that trains many devices in one call, or None."""
+        on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
+        if not on:
+            return None
+        momentum = self._momentum()
+        if momentum is None or self._transform is not None:
+            reason = "the optimizer is not SGD" if momentum is None else "a transform augments the batches"
+            _LOG.info("devices train one after another: %s", reason)
+            return None
+        return ModuleCohort(
+            Spec(
+                copy.deepcopy(self._net),
+                trained=self._trained,
+                carried=self._carried,
+                fixed=self._fixed,
+                loss=self._loss,
+                default_loss=self._is_default,
+                task=self.task,
+                shape=self._shape,
+                momentum=momentum,
+                compile=self._compile,
+                device=self._device,
+            )
+        )
+
+    def _momentum(self) -> tuple[float, float, bool, float] | None:
+        """Returns momentum, dampening, Nesterov and weight decay of SGD; None for other optimisers."""
+        if self._optimizer is None:
+            return (0.0, 0.0, False, 0.0)
+        local = Local(0.125, 1, 0.0, 0.0, 0, np.zeros(0, np.int64), 0)
+        made = self._optimizer([torch.nn.Parameter(torch.zeros(1, device=self._device))], local)
+        options = made.param_groups[0]
+        if type(made) is not torch.optim.SGD or options["lr"] != 0.125 or options["maximize"]:
+            return None
+        return (
+            float(options["momentum"]),
+            float(options["dampening"]),
+            bool(options["nesterov"]),
+            float(options["weight_decay"]),
+        )
 
     def worker(self) -> Module:
         """Returns a trainer with its own copy of the module, for one thread."""
@@ -137,19 +214,25 @@ class Module(Trainer):
         flat = torch.cat([value.detach().reshape(-1).float() for value in self._tensors.values()])
         return np.array(flat.cpu().numpy())
 
-    def _batch(self, inputs: NDArray[Any]) -> Any:
+    def _batch(self, inputs: Any) -> Any:
+        if isinstance(inputs, Mapping):
+            return {name: torch.from_numpy(array).to(self._device) for name, array in inputs.items()}
         batch = torch.from_numpy(inputs).to(self._device)
         return batch if self._shape is None else batch.view(len(inputs), *self._shape)
 
+    def _output(self, batch: Any) -> Any:
+        """Returns the output of the module. A dict of inputs is passed as keyword arguments."""
+        return self._net(**batch) if isinstance(batch, dict) else self._net(batch)
+
     @torch.no_grad()
     def loss(
-        self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any]
+        self, params: NDArray[Any], inputs: Any, targets: NDArray[Any]
     ) -> tuple[float, NDArray[Any]]:
         """Returns the sum of the losses, and the predictions."""
         self._load(params)
         self._net.eval()
         wanted = self._targets(targets)
-        output = self._net(self._batch(inputs))
+        output = self._output(self._batch(inputs))
         if self._is_default:
             # Double precision, so that equal losses compare as equal. At w = 0 all losses are equal.
             exact = wanted.double() if wanted.is_floating_point() else wanted
@@ -160,14 +243,27 @@ class Module(Trainer):
             return total, output.reshape(-1).float().cpu().numpy()
         if self.task == "binary":
             return total, (output.reshape(-1) > 0).long().cpu().numpy()
-        return total, output.argmax(dim=1).cpu().numpy()
+        return total, output.argmax(dim=-1).cpu().numpy()
+
+    @torch.no_grad()
+    def predict(self, params: NDArray[Any], inputs: Any) -> NDArray[Any]:
+        """Returns a probability per class, or real numbers for a regression."""
+        self._load(np.array(params, dtype=np.float32))
+        self._net.eval()
+        output = self._output(self._batch(inputs)).double()
+        if self.task == "regression":
+            return np.asarray(output.reshape(-1).cpu().numpy())
+        if self.task == "binary":
+            positive = torch.sigmoid(output.reshape(-1))
+            return np.asarray(torch.stack([1 - positive, positive], dim=1).cpu().numpy())
+        return np.asarray(torch.softmax(output, dim=-1).cpu().numpy())
 
     def _targets(self, targets: NDArray[Any]) -> Any:
         wanted = torch.from_numpy(targets).to(self._device)
         return wanted.float() if self.task == "binary" else wanted
 
     def update(
-        self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any], local: Local
+        self, params: NDArray[Any], inputs: Any, targets: NDArray[Any], local: Local
     ) -> NDArray[Any]:
         """Returns w_k after the steps of SGD or of the optimiser."""
         if self._draws is False:
@@ -187,7 +283,7 @@ class Module(Trainer):
         return updated
 
     def _updated(
-        self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any], local: Local
+        self, params: NDArray[Any], inputs: Any, targets: NDArray[Any], local: Local
     ) -> NDArray[Any]:
         self._load(params)
         self._net.train()
@@ -195,10 +291,14 @@ class Module(Trainer):
         weights = [self._tensors[name] for name in self._trained]
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
-        for batch in local.batches():
+        for step, batch in enumerate(local.batches()):
             indices = torch.from_numpy(batch).to(self._device)
-            output = self._net(all_inputs[indices])
-            loss = self._loss(output, all_targets[indices])
+            part = all_inputs[indices] if not isinstance(all_inputs, dict) else {
+                name: value[indices] for name, value in all_inputs.items()
+            }
+            if self._transform is not None:
+                part = self._transform(part, torch.Generator().manual_seed(local.seed + step))
+            loss = self._loss(self._output(part), all_targets[indices])
             gradient = list(torch.autograd.grad(loss, weights))
             self._step(weights, gradient, centre, local, optimizer)
         return self._store()
@@ -240,7 +340,27 @@ def _default_loss(task: str) -> Loss:
         return lambda output, wanted: torch.nn.functional.binary_cross_entropy_with_logits(
             output.reshape(-1), wanted
         )
-    return torch.nn.functional.cross_entropy
+    return _cross_entropy
+
+
+def _cross_entropy(output: Any, wanted: Any) -> Any:
+    """Returns the mean cross-entropy over examples, or over the positions of their sequences."""
+    if wanted.dim() == 1:
+        return torch.nn.functional.cross_entropy(output, wanted)
+    # The mean of the sequences' means, so that every example counts the same.
+    flat = torch.nn.functional.cross_entropy(output.transpose(1, -1), wanted, reduction="none", ignore_index=IGNORED)
+    counted = (wanted != IGNORED).sum(dim=1).clamp(min=1)
+    return (flat.sum(dim=1) / counted).mean()
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """Returns a function's name, and the names and constants that its code uses."""
+    name = str(getattr(function, "__qualname__", type(function).__qualname__))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return name
+    constants = [value for value in code.co_consts if isinstance(value, (int, float, str)) and value != function.__doc__]
+    return f"{name} {[*code.co_names, *constants]}"
 
 
 class _RngLock:
@@ -286,8 +406,13 @@ class _RngLock:
 _RNG_LOCK = _RngLock()
 
 
+def _cuda_is_used() -> bool:
+    initialized: Any = torch.cuda.is_initialized
+    return bool(initialized())
+
+
 def _random_state() -> tuple[object, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
     return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
 
 
@@ -300,7 +425,7 @@ class _seeded:
     def __enter__(self) -> None:
         self._python = random.getstate()
         self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else None
         torch.manual_seed(self._seed)
         random.seed(self._seed)
 
@@ -347,4 +472,5 @@ def superquantile(losses: Any, theta: float, nu: float = 0.0, weights: Any | Non
         nu: The amount of smoothing ν.
         weights: The weights of the devices. The default is equal weights.
     """
-    return _Superquantile.apply(losses, theta, nu, weights)  # type: ignore[no-untyped-call]
+    apply: Any = _Superquantile.apply
+    return apply(losses, theta, nu, weights)

@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 
 use deltafl::data::Split;
-use deltafl::metrics::Figures;
+use deltafl::metrics::{Dispersion, Figures};
 use deltafl::stream::{Purpose, Stream};
-use deltafl::task::Task;
+use deltafl::task::{Direction, Task};
 use serde::Serialize;
 
 use super::operand::Operand;
@@ -33,6 +33,12 @@ pub struct Comparison {
     pub mean: PairedDifference,
     /// The 90th percentile over devices.
     pub p90: PairedDifference,
+    /// The standard deviation over devices, with equal weights.
+    pub std: PairedDifference,
+    /// The mean of the worst tenth of the devices, with equal weights.
+    pub worst_tenth: PairedDifference,
+    /// The Gini coefficient; NaN if it is not defined.
+    pub gini: PairedDifference,
     /// Devices that only one of the two evaluated.
     pub unpaired: usize,
     /// The devices that both evaluated.
@@ -154,7 +160,7 @@ pub(super) fn compare(
     let unpaired = first.devices.len() + second.devices.len() - 2 * paired.len();
     let (left, right): (Vec<usize>, Vec<usize>) = paired.into_iter().unzip();
     let (first, second) = (first.chosen(&left), second.chosen(&right));
-    let [mean, p90] = differences(&first, &second, split, bootstrap);
+    let [mean, p90, std, worst_tenth, gini] = differences(&first, &second, split, bootstrap);
     let devices = (0..left.len())
         .map(|k| PairedDevice {
             device: first.devices[k].0.to_owned(),
@@ -180,12 +186,19 @@ pub(super) fn compare(
         measure,
         mean,
         p90,
+        std,
+        worst_tenth,
+        gini,
         unpaired,
         devices,
         split,
         task: first.task,
     })
 }
+
+/// Mean, 90th percentile, standard deviation, worst tenth and Gini coefficient.
+const STATISTICS: usize = 5;
+type Statistics = [f64; STATISTICS];
 
 /// The values of one model for each seed.
 struct Values<'a> {
@@ -232,42 +245,48 @@ impl<'a> Values<'a> {
         self.seeds.iter().map(|seed| seed[device]).sum::<f64>() / self.seeds.len() as f64
     }
 
-    /// Returns mean and 90th percentile over these devices as in the tables, averaged over seeds.
-    fn statistics(&self, devices: &[usize], split: Split) -> [f64; 2] {
-        let mut sums = [0.0; 2];
+    /// Returns mean, 90th percentile and dispersion over these devices as in the tables, averaged
+    /// over seeds.
+    fn statistics(&self, devices: &[usize], split: Split) -> Statistics {
+        let direction = if split == Split::Test { self.task.primary().direction } else { Direction::Lower };
+        let mut sums = [0.0; STATISTICS];
         for seed in &self.seeds {
+            let values: Vec<f64> = devices.iter().map(|&k| seed[k]).collect();
             let figures = if split == Split::Test {
-                Figures::unweighted(&devices.iter().map(|&k| seed[k]).collect::<Vec<_>>())
+                Figures::unweighted(&values)
             } else {
                 Figures::weighted(&devices.iter().map(|&k| (seed[k], self.devices[k].1)).collect::<Vec<_>>())
             };
             // Devices without examples have zero weight.
-            let Some(figures) = figures else { return [f64::NAN; 2] };
-            sums[0] += figures.mean;
-            sums[1] += figures.percentile(90).unwrap_or(f64::NAN);
+            let Some(figures) = figures else { return [f64::NAN; STATISTICS] };
+            let p90 = figures.percentile(90).unwrap_or(f64::NAN);
+            let (std, worst_tenth, gini) = Dispersion::new(&values, direction)
+                .map_or((f64::NAN, f64::NAN, None), |d| (d.std, d.worst_tenth, d.gini));
+            let of_seed = [figures.mean, p90, std, worst_tenth, gini.unwrap_or(f64::NAN)];
+            sums.iter_mut().zip(of_seed).for_each(|(sum, value)| *sum += value);
         }
         sums.map(|sum| sum / self.seeds.len() as f64)
     }
 }
 
-/// Returns the differences of mean and 90th percentile, after minus before.
+/// Returns the differences of all statistics, after minus before.
 fn differences(
     before: &Values<'_>,
     after: &Values<'_>,
     split: Split,
     bootstrap: Bootstrap,
-) -> [PairedDifference; 2] {
+) -> [PairedDifference; STATISTICS] {
     let everyone: Vec<usize> = (0..before.devices.len()).collect();
     let (first, second) = (before.statistics(&everyone, split), after.statistics(&everyone, split));
-    let mut changes = [Vec::new(), Vec::new()];
+    let mut changes = [(); STATISTICS].map(|()| Vec::new());
     for resample in 0..bootstrap.resamples {
         let mut stream = Stream::new(bootstrap.seed, Purpose::Bootstrap, resample as u64, 0);
         let drawn: Vec<usize> =
             everyone.iter().map(|_| stream.below(everyone.len() as u64) as usize).collect();
         let (a, b) = (before.statistics(&drawn, split), after.statistics(&drawn, split));
-        (0..2).for_each(|s| changes[s].push(b[s] - a[s]));
+        changes.iter_mut().zip(a.iter().zip(b)).for_each(|(changes, (a, b))| changes.push(b - a));
     }
-    [0, 1].map(|s| PairedDifference {
+    std::array::from_fn(|s| PairedDifference {
         before: first[s],
         after: second[s],
         change: second[s] - first[s],
@@ -295,7 +314,10 @@ mod tests {
         let before: Vec<f64> = (0..50).map(|k| f64::from(k) / 100.0).collect();
         let after = before.iter().map(|x| x - 0.125).collect();
         let bootstrap = Bootstrap { resamples: 200, seed: 1 };
-        for difference in differences(&values(before), &values(after), Split::Test, bootstrap) {
+        let [mean, p90, std, worst_tenth, _] =
+            differences(&values(before), &values(after), Split::Test, bootstrap);
+        assert!(std.change.abs() < 1e-9 && std.interval.iter().all(|end| end.abs() < 1e-9), "{std:?}");
+        for difference in [mean, p90, worst_tenth] {
             for change in [difference.change, difference.interval[0], difference.interval[1]] {
                 assert!((change + 0.125).abs() < 1e-9, "{difference:?}");
             }
@@ -308,7 +330,7 @@ mod tests {
         let after: Vec<f64> = (0..400).map(|_| stream.normal()).collect();
         let before = vec![0.0; 400];
         let bootstrap = Bootstrap { resamples: 2000, seed: 1 };
-        let [mean, _] = differences(&values(before), &values(after), Split::Train, bootstrap);
+        let [mean, ..] = differences(&values(before), &values(after), Split::Train, bootstrap);
         let half = (mean.interval[1] - mean.interval[0]) / 2.0;
         assert!((half - 1.96 / 20.0).abs() < 0.015, "{mean:?}");
     }

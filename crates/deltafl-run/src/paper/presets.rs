@@ -7,6 +7,8 @@ use deltafl::metrics::OverSeeds;
 use deltafl_data::experiment::Experiment;
 
 use crate::experiment_file::{self, ExperimentFileError};
+use crate::sweep::SweepError;
+use crate::sweep::points::Sweep;
 
 /// A data set and a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,11 +99,29 @@ impl Preset {
         seeds: NonZeroU64,
         overrides: &[String],
     ) -> Result<Experiment, ExperimentFileError> {
-        let seeds: Vec<String> = (1..=seeds.get()).map(|seed| seed.to_string()).collect();
-        let source = toml_edit::Value::from(federation.display().to_string());
-        let mut all = vec![format!("seeds=[{}]", seeds.join(",")), format!("data.source={source}")];
-        all.extend(overrides.iter().cloned());
+        let all = [format!("seeds=[{}]", listed(seeds).join(",")), source_of(federation)];
+        let all: Vec<String> = all.into_iter().chain(overrides.iter().cloned()).collect();
         experiment_file::parse(Path::new(&format!("{}.toml", self.name)), self.text, &all)
+    }
+
+    /// Returns the experiment on splits 1 to `splits` of the devices: a run for each split and seed.
+    /// Seeds vary slowest, so that an interrupted sweep covers every split first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an override is invalid.
+    pub fn sweep_over_splits(
+        &self,
+        federation: &Path,
+        seeds: NonZeroU64,
+        splits: NonZeroU64,
+        overrides: &[String],
+    ) -> Result<Sweep, SweepError> {
+        let seeds: Vec<String> = listed(seeds).into_iter().map(|seed| format!("[{seed}]")).collect();
+        let axes =
+            [format!("seeds={}", seeds.join(",")), format!("data.split.seed={}", listed(splits).join(","))];
+        let all: Vec<String> = [source_of(federation)].into_iter().chain(overrides.iter().cloned()).collect();
+        Sweep::new(Path::new(&format!("{}.toml", self.name)), self.text, &all, &axes)
     }
 
     /// Returns the results of a track reported in the paper, or `None` if the paper does not
@@ -113,6 +133,16 @@ impl Preset {
         let fraction = |(mean, std): (f64, f64)| OverSeeds { mean: mean / 100.0, std: Some(std / 100.0) };
         Some(Reported { mean: fraction(self.mean[i]), p90: fraction(self.p90[i]) })
     }
+}
+
+/// Returns the numbers 1 to `count`.
+fn listed(count: NonZeroU64) -> Vec<String> {
+    (1..=count.get()).map(|number| number.to_string()).collect()
+}
+
+/// Returns the override of the data source.
+fn source_of(federation: &Path) -> String {
+    format!("data.source={}", toml_edit::Value::from(federation.display().to_string()))
 }
 
 const IMPORT_EMNIST: &str = "emnist --by-write by_write.zip --by-class by_class.zip";

@@ -47,6 +47,13 @@ pub(super) fn best_level(run: &RunResults) -> usize {
     best_tail(run, others(run).filter(|&track| cost(track) <= price.most)).unwrap_or(run.baseline)
 }
 
+/// Returns the word for a track: a level of one algorithm, or one of several methods.
+fn noun(run: &RunResults) -> &'static str {
+    let mut algorithms = others(run).map(|track| &run.tracks[track].algorithm);
+    let first = algorithms.next();
+    if algorithms.all(|algorithm| Some(algorithm) == first) { "level" } else { "method" }
+}
+
 fn others(run: &RunResults) -> impl Iterator<Item = usize> {
     let baseline = run.baseline;
     (0..run.tracks.len()).filter(move |&track| track != baseline)
@@ -117,11 +124,12 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         return Headline { sentence, price: None, caveat: caveat(run, None) };
     };
     let price = Price::new(measure, mean(baseline)).words;
+    let noun = noun(run);
     let best = best_level(run);
     let (track, sentence) = if best == run.baseline {
         let label = &run.tracks[best_of_all].label;
         let sentence = format!(
-            "No level keeps the mean {} within {price} of {name}’s; {label} changes the {} {} and the mean {}",
+            "No {noun} keeps the mean {} within {price} of {name}’s; {label} changes the {} {} and the mean {}",
             measure.name(),
             words.tail,
             moved(tail, best_of_all),
@@ -140,7 +148,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         (best, sentence)
     } else {
         let sentence = format!(
-            "No level within {price} of the mean {} the {} of the {} {} {name}’s {}; {} is closest with {}; the mean changes {}",
+            "No {noun} within {price} of the mean {} the {} of the {} {} {name}’s {}; {} is closest with {}; the mean changes {}",
             words.improves,
             words.tail,
             measure.name(),
@@ -163,7 +171,7 @@ pub(super) fn headline(run: &RunResults) -> Headline {
         )
     });
     let price = format!(
-        "The level shown has the {} {} of those whose mean is at most {price} {} {name}’s.{}",
+        "The {noun} shown has the {} {} of those whose mean is at most {price} {} {name}’s.{}",
         words.best,
         words.tail,
         words.worse,

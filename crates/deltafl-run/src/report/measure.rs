@@ -65,9 +65,17 @@ impl ReportMeasure {
         matches!(self.kind, Kind::Metric { metric, .. } if metric.unit == Unit::Share)
     }
 
+    /// Returns the direction of improvement.
+    pub(super) fn direction(self) -> Direction {
+        match self.kind {
+            Kind::Metric { metric, .. } => metric.direction,
+            Kind::Loss(_) => Direction::Lower,
+        }
+    }
+
     /// Returns whether smaller values are better.
     pub(super) fn lower_is_better(self) -> bool {
-        !matches!(self.kind, Kind::Metric { metric, .. } if metric.direction == Direction::Higher)
+        self.direction() == Direction::Lower
     }
 
     /// Returns a number that is smaller for better values.
@@ -158,6 +166,12 @@ impl ReportMeasure {
         };
         let alike = if self.weighted() { "weighted by their examples" } else { "every device alike" };
         format!("{what} over the {} devices, {alike}", self.split.name())
+    }
+
+    /// Returns the caption of a table of its dispersion over devices.
+    pub(super) fn dispersion_caption(self) -> String {
+        let unit = if self.percent() { " in %" } else { "" };
+        format!("Dispersion of the {} over devices{unit}, every device alike", self.name())
     }
 
     /// Returns the factor that converts a stored value for display. Shares are displayed in per

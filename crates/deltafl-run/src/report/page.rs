@@ -35,12 +35,36 @@ const SCRIPTS: [&str; 6] = [
 
 /// Renders the page of some runs.
 pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
+    with_tables(runs, tables.iter().map(table_html).collect())
+}
+
+/// Renders the page of some runs with one table of text: its caption, and its rows with the heading first.
+pub(super) fn page_with_text_table(runs: &[RunResults], caption: &str, rows: &[Vec<String>]) -> String {
+    let mut html =
+        format!("<div class=\"scroll\"><table class=\"figures\">\n<caption>{}</caption>\n", escaped(caption));
+    for (r, row) in rows.iter().enumerate() {
+        html.push_str(if r == 0 { "<thead><tr>" } else { "<tr>" });
+        for (c, cell) in row.iter().enumerate() {
+            let (open, close) = match (r, c) {
+                (0, _) => ("<th scope=\"col\">", "</th>"),
+                (_, 0) => ("<th scope=\"row\">", "</th>"),
+                _ => ("<td>", "</td>"),
+            };
+            let _ = write!(html, "{open}{}{close}", escaped(cell));
+        }
+        html.push_str(if r == 0 { "</tr></thead>\n<tbody>\n" } else { "</tr>\n" });
+    }
+    html.push_str("</tbody></table></div>\n");
+    with_tables(runs, html)
+}
+
+fn with_tables(runs: &[RunResults], tables: String) -> String {
     let data = data::page_data(runs);
     let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
     let parts = [
         ("{{title}}", escaped(&title)),
         ("{{headlines}}", headlines(runs)),
-        ("{{tables}}", tables.iter().map(table_html).collect()),
+        ("{{tables}}", tables),
         ("{{experiments}}", runs.iter().map(|run| experiment_html(run, runs.len() == 1)).collect()),
         ("{{style}}", STYLE.to_owned()),
         ("{{plotly}}", STANDARD.encode(PLOTLY)),

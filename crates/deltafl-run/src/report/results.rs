@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
-use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
@@ -158,6 +158,17 @@ impl Measured {
         self.measure.decimals(figures)
     }
 
+    /// Returns the dispersion over devices in the last frame, with equal weights. Returns `None` if
+    /// devices sent only sums.
+    pub(super) fn dispersion(&self, track: usize) -> Option<DispersionBySize> {
+        let of_seed = |values: &[f32]| {
+            let values = values.iter().map(|&value| f64::from(value));
+            values.zip(self.devices.iter().map(|device| device.examples)).collect()
+        };
+        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).map(of_seed);
+        DispersionBySize::new(&seeds.collect::<Vec<_>>(), self.measure.direction())
+    }
+
     /// Returns the sampling error in the last frame if the devices are a sample.
     pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
         let of = self.population?;
@@ -257,6 +268,31 @@ impl RunResults {
             tracks,
             experiment,
         })
+    }
+
+    /// Combines runs of one track each into one run, whose tracks have the given names. The runs have
+    /// the same devices, seeds and evaluated rounds. Returns `None` without runs.
+    pub(super) fn combined(name: &str, runs: Vec<(String, Self)>) -> Option<Self> {
+        let mut runs = runs.into_iter().map(|(method, mut run)| {
+            run.tracks.iter_mut().for_each(|track| track.label.clone_from(&method));
+            run
+        });
+        let mut all = runs.next()?;
+        for run in runs {
+            all.tracks.extend(run.tracks);
+            all.calls.extend(run.calls);
+            all.tails.extend(run.tails);
+            all.idle.extend(run.idle);
+            for (known, measured) in all.measured.iter_mut().zip(run.measured) {
+                for (known, frame) in known.frames.iter_mut().zip(measured.frames) {
+                    known.extend(frame);
+                }
+            }
+        }
+        name.clone_into(&mut all.name);
+        all.classes = None;
+        all.baseline = baseline(&all.tracks);
+        Some(all)
     }
 
     /// Returns the metric of the tables: of the test devices if there are any, of the train devices

@@ -13,6 +13,8 @@ use super::measure::{ReportMeasure, TAIL};
 use super::results::RunResults;
 use crate::text_table::number;
 
+mod dispersion;
+
 /// Mean and percentiles: the columns in which tracks are compared.
 const COMPARED: usize = PERCENTILES.len() + 1;
 
@@ -113,7 +115,8 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
     }
     let of_group = |group: &Vec<&RunResults>| {
         let measures = measures(group.iter().copied());
-        let tables = measures.into_iter().filter_map(|measure| table(group, measure));
+        let of_measure = |measure| [table(group, measure), dispersion::table(group, measure)];
+        let tables = measures.into_iter().flat_map(of_measure).flatten();
         tables.chain(group.iter().filter_map(|run| by_class(run, group.len() > 1))).collect::<Vec<_>>()
     };
     groups.iter().flat_map(of_group).collect()
@@ -317,7 +320,8 @@ pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
                 let distribution = measured.last(t);
                 let figures = statistics.iter().cloned().zip(cells(&distribution.over_seeds()));
                 let objective = distribution.objective().map(|over| ("objective".to_owned(), over));
-                for (column, (statistic, OverSeeds { mean, std })) in figures.chain(objective).enumerate() {
+                let all = figures.chain(objective).chain(dispersion::statistics(measured, t));
+                for (column, (statistic, OverSeeds { mean, std })) in all.enumerate() {
                     let (lower, upper) = distribution
                         .between(column.min(COMPARED - 1))
                         .map_or_else(Default::default, |(l, u)| (finite(l), finite(u)));

@@ -70,7 +70,8 @@ impl<'a> LocalRun<'a> {
     ) -> Result<Self, RunError> {
         let saved = |seed: u64| folder.state(seed, trainer.num_params()).map_err(RunError::from);
         let seeds = Seeds::new(experiment, trainer, saved)?;
-        let (plan, labels, folder) = (experiment.plan(), experiment.labels(), Mutex::new(folder));
+        let (plan, labels, folder) =
+            (experiment.plan_with(options.algorithms), experiment.labels(), Mutex::new(folder));
         Ok(Self { experiment, federation, trainer, options, send, plan, labels, folder, seeds })
     }
 

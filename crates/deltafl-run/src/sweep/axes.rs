@@ -11,6 +11,9 @@
 //! [sweep]                           # either, without touching the experiment
 //! "model.l2" = [1e-6, 1e-4]
 //! seeds = [1, 2, 3]
+//!
+//! [data.split]
+//! seeds = [1, 2, 3, 4, 5]           # several splits of the devices: the same as seed = [1, 2, …]
 //! ```
 
 use deltafl_data::experiment::Experiment;
@@ -21,6 +24,12 @@ use crate::experiment_file::value_of;
 
 /// The table of a file that contains only axes.
 pub(crate) const TABLE: &str = "sweep";
+
+/// The key of the seed that splits the devices.
+pub(crate) const SPLIT: &str = "data.split.seed";
+
+/// The key with the seeds of several splits.
+const SPLITS: &str = "data.split.seeds";
 
 /// A key and its values.
 #[derive(Clone, Debug)]
@@ -41,7 +50,16 @@ pub(crate) fn of_document(document: &DocumentMut) -> Vec<SweepAxis> {
     if let Some(table) = document.get(TABLE).and_then(Item::as_table_like) {
         in_table("", table, &mut axes);
     }
+    axes.iter_mut().filter(|axis| axis.key == SPLITS).for_each(|axis| axis.key = SPLIT.to_owned());
     axes
+}
+
+/// Removes the parts of a document that only describe axes.
+pub(crate) fn remove_from(document: &mut DocumentMut) {
+    document.remove(TABLE);
+    let data = document.get_mut("data").and_then(Item::as_table_like_mut);
+    let split = data.and_then(|data| data.get_mut("split")).and_then(Item::as_table_like_mut);
+    split.and_then(|split| split.remove("seeds"));
 }
 
 /// Parses the axis of `--sweep key=a,b,c`. The values are TOML, or else strings.
@@ -180,6 +198,15 @@ mod tests {
             axis("seeds", &["1", "2"]),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_seeds_of_splits_sweep_the_seed_of_the_split() {
+        let found = axes("seeds = [1, 2]\n[data]\nsplit = { train = 0.5, seeds = [1, 2, 3] }\n");
+        assert_eq!(found, [axis("data.split.seed", &["1", "2", "3"])]);
+        let mut document: DocumentMut = "[data.split]\ntrain = 0.5\nseeds = [1, 2]\n".parse().unwrap();
+        remove_from(&mut document);
+        assert_eq!(document.to_string(), "[data.split]\ntrain = 0.5\n");
     }
 
     #[test]

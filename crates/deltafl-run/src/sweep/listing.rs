@@ -10,6 +10,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::SweepError;
+use super::axes::SPLIT;
 use super::folder::{Standing, SweepFolder};
 use super::points::{SEEDS, Sweep, SweepPoint};
 use crate::report::tracks::tracks;
@@ -221,7 +222,10 @@ fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
 
 /// Returns the last part of each key, or the whole key if two would be the same.
 fn short_keys(keys: &[&str]) -> Vec<String> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    let last = |key: &str| match key {
+        SPLIT => "split".to_owned(),
+        key => key.rsplit('.').next().unwrap_or_default().to_owned(),
+    };
     let shared = |key: &str| keys.iter().filter(|other| last(other) == last(key)).count() > 1;
     keys.iter().map(|key| if shared(key) { (*key).to_owned() } else { last(key) }).collect()
 }

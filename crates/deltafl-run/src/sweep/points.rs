@@ -61,7 +61,7 @@ impl Sweep {
             axes.retain(|known| known.key != axis.key);
             axes.push(axis);
         }
-        document.remove(axes::TABLE);
+        axes::remove_from(&mut document);
         check(&axes, overrides)?;
         let name = document.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
         let points = points(path, &document, &axes, overrides)?;
@@ -162,6 +162,14 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Everything.
+    pub const WHOLE: Self = Self { index: 1, count: 1 };
+
+    /// Creates the share with an index counted from 1. Returns `None` unless 1 ≤ index ≤ count.
+    pub fn new(index: usize, count: usize) -> Option<Self> {
+        (1..=count).contains(&index).then_some(Self { index, count })
+    }
+
     /// Returns its points. They are assigned round-robin, so that neighbours of similar cost are
     /// distributed.
     pub fn select<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
@@ -174,10 +182,8 @@ impl FromStr for Shard {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-        match numbers {
-            Some((index, count)) if (1..=count).contains(&index) => Ok(Self { index, count }),
-            _ => Err("expected i/n with 1 ≤ i ≤ n, for example 2/8".to_owned()),
-        }
+        let shard = numbers.and_then(|(index, count)| Self::new(index, count));
+        shard.ok_or_else(|| "expected i/n with 1 ≤ i ≤ n, for example 2/8".to_owned())
     }
 }
 

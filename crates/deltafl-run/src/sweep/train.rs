@@ -156,6 +156,7 @@ impl Crew<'_> {
             start: Start::Any,
             machine: Machine { threads: Some(threads), ..self.options.machine },
             concurrent_seeds: true,
+            algorithms: None,
         };
         let name = point.experiment.name();
         let mut observer = |event: RunEvent<'_>| {

@@ -7,7 +7,10 @@
 use deltafl::algorithm::FED_AVG;
 use deltafl::data::synthetic::Fraction;
 use deltafl::options::OptionValue;
-use deltafl_data::experiment::{AlgorithmSection, Experiment, NonNegative, Positive, SplitSection};
+use deltafl_data::Manifest;
+use deltafl_data::experiment::{
+    AlgorithmSection, DataSource, Experiment, NonNegative, Positive, SplitSection,
+};
 
 use super::TuneError;
 
@@ -60,7 +63,7 @@ impl TuneGrid {
         };
         let linear = matches!(experiment.model().spec().name(), "linear" | "logistic");
         let l2 = ascending(asked.l2).unwrap_or_else(|| if linear { L2.to_vec() } else { Vec::new() });
-        if !l2.is_empty() && experiment.data().split.is_none() {
+        if !l2.is_empty() && split(experiment).is_none() {
             return Err(TuneError::NoSplit);
         }
         for (option, values, valid) in [
@@ -96,10 +99,19 @@ fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
     AlgorithmSection::new(&FED_AVG, &[], l2).expect("FedAvg without options is valid")
 }
 
+/// Returns the split of the experiment, or the one with which its federation was imported.
+fn split(experiment: &Experiment) -> Option<SplitSection> {
+    let stored = || match &experiment.data().source {
+        DataSource::Folder(folder) => Manifest::read(folder).ok()?.split.map(SplitSection::Devices),
+        DataSource::Synthetic(_) | DataSource::Memory(_) => None,
+    };
+    experiment.data().split.clone().or_else(stored)
+}
+
 /// Returns the experiment whose λ is swept: all tracks, on half of the train devices.
 pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     let sections = experiment.algorithms().iter().map(|section| section.clone().with_l2(None)).collect();
-    let mut split = experiment.data().split.clone();
+    let mut split = split(experiment);
     match &mut split {
         Some(SplitSection::Devices(split)) => split.validation = HELD_OUT,
         Some(SplitSection::Within(split)) => {

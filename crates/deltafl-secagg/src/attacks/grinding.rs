@@ -337,6 +337,37 @@ fn two_lists_of_one_set_up_are_not_both_accepted() {
     assert_eq!(two_lists(Defences::default()), [too_few, too_few]);
 }
 
+/// A drawer colludes. After it has seen all other nonces, it signs nonces of its choice until three
+/// accomplices are neighbours of the victim. Returns the number of nonces that it tried, and the
+/// answer of the victim to the chosen one.
+fn choose_last(defences: Defences) -> (u8, Result<(), Abort>) {
+    let mut scene = committed_with(N, GAMMA, defences);
+    let (commitments, victim) = (scene.commitments.clone(), DeviceId(N - 1));
+    let mut reveals = reveals(&mut scene);
+    if !reveals.contains_key(&victim) {
+        scene.show(victim, &commitments).expect("honest so far");
+    }
+    let colluding = accomplices(&scene, 3);
+    let last = scene.drawers.iter().find(|&id| colluding.contains(id)).expect("the smallest commitment");
+    let list = graph::member_list(&scene.params.digest(), &commitments);
+    let members: Vec<DeviceId> = commitments.keys().copied().collect();
+    let tries = (1..=u8::MAX).find(|&nonce| {
+        reveals.insert(last, Reveal::sign(&scene.identities[&last], &list, &[nonce; 32]));
+        let seed = graph::seed(&list, &scene.drawers, &reveals);
+        let near = Graph::new(scene.params.graph, N, &members, &seed).neighbours(victim);
+        colluding.iter().all(|id| near.contains(&id))
+    });
+    (tries.expect("a graph in a few"), shown(&mut scene, victim, reveals))
+}
+
+#[test]
+fn a_drawer_does_not_choose_its_nonce_after_it_has_seen_the_others() {
+    let (tries, answer) = choose_last(Defences::default().without(Defence::NonceCommitment));
+    assert_eq!(answer, Ok(()), "without the defence, after {tries} tries");
+    assert!(tries > 1, "the first graph would need no choice");
+    assert!(matches!(choose_last(Defences::default()).1, Err(Abort::BadCommitment(_))));
+}
+
 /// An accomplice signs two bundles. The list contains the commitment of one, and the server sends the other to a neighbour.
 #[test]
 fn the_keys_of_a_neighbour_belong_to_the_commitment_on_the_list() {

@@ -114,7 +114,7 @@ fn a_split_view_breaks_honest_but_curious_parameters_without_accomplices() {
     for (n, shape) in [(50, (14, 3)), (100, (22, 6))] {
         let scene = Scene::new(n, curious(50, 200));
         assert_eq!((scene.graph.degree(), scene.graph.threshold()), shape);
-        for victim in (0..n).step_by(7).map(DeviceId) {
+        for victim in (0..n).step_by(17).map(DeviceId) {
             assert!(attack(&scene, victim, n as usize / 2, &BTreeSet::new()), "device {victim} of {n}");
         }
     }

@@ -23,6 +23,12 @@ pub enum Undeployable {
         /// The reason.
         reason: &'static str,
     },
+    /// The server does not contain the program that implements an algorithm.
+    #[error("the algorithm {name} is implemented by a program, and this server does not contain it")]
+    NoProgram {
+        /// The name of the algorithm.
+        name: String,
+    },
     /// Devices would send their number of examples.
     #[error("devices do not report how many examples they have")]
     ExactWeights,
@@ -62,6 +68,7 @@ impl Undeployable {
                 "private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open"
             }
             Self::SimulationOnly { .. } => "remove the algorithm: it runs in simulations only",
+            Self::NoProgram { .. } => "start the server from the program that implements the algorithm",
             Self::ExactWeights => {
                 "write weights = \"uniform\" or \"bucketed\" into the experiment, or --set weights=uniform"
             }
@@ -102,6 +109,14 @@ pub(super) fn check(config: &ServerConfig, experiment: &Experiment) -> Result<()
         check_levels(experiment)?;
     }
     Ok(())
+}
+
+/// Rejects algorithms of a program if the server is not part of it.
+pub(super) fn check_program(experiment: &Experiment, is_present: bool) -> Result<(), Undeployable> {
+    match experiment.external() {
+        Some(name) if !is_present => Err(Undeployable::NoProgram { name: name.to_owned() }),
+        _ => Ok(()),
+    }
 }
 
 /// The schedule of the tracks of a deployment.

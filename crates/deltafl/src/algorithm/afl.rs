@@ -29,7 +29,8 @@ pub static AFL: Algorithm = Algorithm {
     options: &[LAMBDA_RATE],
     build: |options| {
         let rate = options.real("lambda_rate")?;
-        Ok(AlgorithmParts { selection: Box::new(Ascent { rate }), ..AlgorithmParts::default() })
+        let selection = Box::new(Ascent { rate, sharing: Sharing::Weights });
+        Ok(AlgorithmParts { selection, ..AlgorithmParts::default() })
     },
     weightings: &[],
     corrections: &[],
@@ -44,7 +45,8 @@ pub(super) const LAMBDA_RATE: OptionSpec = OptionSpec::real(
     0.1,
     "the step of the ascent of the device weights, relative to equal weights",
 )
-.with_levels();
+.with_levels()
+.with_grid(&[0.01, 0.1, 1.0]);
 /// The reason for which λ needs open simulations.
 pub(super) const NAMED_LOSSES: Requires =
     Requires::Open("the server keeps a weight for each device, from its loss");
@@ -53,17 +55,17 @@ const DENSITY: [&str; 2] = ["density", "density.next"];
 
 /// The densities ρ of the devices, in the track's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Density;
+struct Density;
 
 impl Density {
     /// Returns ρ_k, which is 1 for a device without a stored value.
-    pub(super) fn get(memory: &AlgorithmState, device: TrainIndex) -> f64 {
+    fn get(memory: &AlgorithmState, device: TrainIndex) -> f64 {
         let density = memory.vector(DENSITY[0]).and_then(|density| density.as_slice().get(device.place()));
         density.map_or(1.0, |&density| density.into())
     }
 
     /// Computes ρ of the next round from the losses of a cohort.
-    pub(super) fn ascend(rate: f64, losses: &[NamedLoss], memory: &mut AlgorithmState) {
+    fn ascend(rate: f64, losses: &[NamedLoss], memory: &mut AlgorithmState) {
         let weights: Vec<f64> = losses.iter().map(|named| named.loss.weight()).collect();
         let before: Vec<f64> = losses.iter().map(|named| Self::get(memory, named.device)).collect();
         let moved: Vec<f64> =
@@ -79,7 +81,7 @@ impl Density {
     }
 
     /// Replaces ρ by that of the next round.
-    pub(super) fn advance(memory: &mut AlgorithmState) {
+    fn advance(memory: &mut AlgorithmState) {
         if let Some(next) = memory.vector(DENSITY[1]).cloned() {
             memory.set_vector(DENSITY[0], next);
             memory.forget(DENSITY[1]);
@@ -102,10 +104,46 @@ fn projected(values: &[f64], weights: &[f64], mass: f64) -> Vec<f64> {
     values.iter().map(|value| (value - least).max(0.0)).collect()
 }
 
-/// Ascends λ, and weighs devices by it.
+/// Ascends λ.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Ascent {
-    rate: f64,
+pub(super) struct Ascent {
+    /// γ_λ.
+    pub(super) rate: f64,
+    /// How λ acts on the update.
+    pub(super) sharing: Sharing,
+}
+
+/// How λ acts on the update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// λ_k is the weight of device k.
+    Weights,
+    /// As many devices as answer are drawn from λ with replacement. The share of a device is the number
+    /// of its draws. With the weights α of the devices, λ is α times this share in expectation.
+    Draws,
+}
+
+impl Sharing {
+    fn shares(self, densities: Vec<f64>, cohort: &[CohortMember], stream: &mut Stream) -> Vec<f64> {
+        if self == Self::Weights {
+            return densities;
+        }
+        let density = |(density, drawn): (&f64, &CohortMember)| if drawn.dropped { 0.0 } else { *density };
+        let densities: Vec<f64> = densities.iter().zip(cohort).map(density).collect();
+        let total: f64 = densities.iter().sum();
+        let mut shares = vec![0.0; cohort.len()];
+        for _ in 0..cohort.iter().filter(|drawn| !drawn.dropped).count() {
+            let mut rest = stream.unit() * total;
+            let drawn = densities.iter().position(|density| {
+                rest -= density;
+                rest < 0.0
+            });
+            if let Some(place) = drawn {
+                shares[place] += 1.0;
+            }
+        }
+        shares
+    }
 }
 
 impl Selection for Ascent {
@@ -126,10 +164,11 @@ impl Selection for Ascent {
     fn named_shares(
         &self,
         cohort: &[CohortMember],
-        _stream: &mut Stream,
+        stream: &mut Stream,
         memory: &AlgorithmState,
     ) -> Option<Vec<f64>> {
-        Some(cohort.iter().map(|drawn| Density::get(memory, drawn.device)).collect())
+        let densities = cohort.iter().map(|drawn| Density::get(memory, drawn.device)).collect();
+        Some(self.sharing.shares(densities, cohort, stream))
     }
 
     fn observe(&self, _summed: &SummedTail<'_>, memory: &mut AlgorithmState) {

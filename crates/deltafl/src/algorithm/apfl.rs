@@ -28,7 +28,8 @@ pub static APFL: Algorithm = Algorithm {
             0.5,
             "the share of the local model in the personal one",
         )
-        .with_levels(),
+        .with_levels()
+        .with_grid(&[0.25, 0.5, 0.75]),
         EVALUATE,
     ],
     build: |options| {

@@ -24,6 +24,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             levels: true,
             about: "conformity level, the mass of the tail that is kept",
             example: OptionValue::Real(0.5),
+            grid: &[0.8, 0.5, 0.1],
         },
         OptionSpec {
             name: "quantile",
@@ -33,6 +34,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             levels: false,
             about: "how the server finds η: open sends it the losses, the others only secure sums",
             example: OptionValue::Word("histogram"),
+            grid: &[],
         },
         OptionSpec {
             name: "eta_every",
@@ -42,6 +44,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             levels: false,
             about: "rounds between two searches for η",
             example: OptionValue::Whole(20),
+            grid: &[],
         },
         OptionSpec {
             name: "eta_rule",
@@ -52,6 +55,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             about: "for eta_every > 1: watched finds η again as soon as the kept mass differs much from θ, fixed follows \
                     the paper exactly",
             example: OptionValue::Word("fixed"),
+            grid: &[],
         },
         OptionSpec {
             name: "nu",
@@ -61,6 +65,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             levels: false,
             about: "smooths the tail: a device has the weight g'_ν(F_k − η); 0 is the filter of Algorithm 2",
             example: OptionValue::Real(0.0),
+            grid: &[],
         },
     ],
     build: |options| Ok(Tail::from_options(options)?.into_parts()),
@@ -271,7 +276,12 @@ mod tests {
         let noise: Vec<(f64, f64)> = (0..50).map(|k| (ln + f64::from(k % 7) * 8.9e-16, 10.0)).collect();
         let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
         let weighting = Tail::new(theta(0.1)).weighting(&memory);
-        assert!(noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1 }) == 1.0));
+        assert!(noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts {
+            loss,
+            steps: 1,
+            examples: 1,
+            group: 0
+        }) == 1.0));
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub static DITTO: Algorithm = Algorithm {
             0.1,
             "weight of the term (λ/2)‖v − w_t‖² that holds personal models near the shared one",
         )
-        .with_levels(),
+        .with_levels()
+        .with_grid(&[0.01, 0.1, 1.0]),
         EVALUATE,
     ],
     build: |options| {

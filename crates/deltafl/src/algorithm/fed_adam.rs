@@ -23,7 +23,8 @@ pub static FED_ADAM: Algorithm = Algorithm {
 
 /// η_s.
 pub(super) const SERVER_RATE: OptionSpec =
-    OptionSpec::real("server_rate", "η_s", Interval::POSITIVE, 0.01, "learning rate of the server");
+    OptionSpec::real("server_rate", "η_s", Interval::POSITIVE, 0.01, "learning rate of the server")
+        .with_grid(&[0.001, 0.01, 0.1]);
 /// β₁.
 pub(super) const BETA1: OptionSpec =
     OptionSpec::real("beta1", "β₁", Interval::DECAY, 0.9, "decay of the first moment per round");

@@ -20,14 +20,15 @@ pub static FED_AVG_M: Algorithm = Algorithm {
     title: "FedAvgM",
     about: "federated averaging with momentum on the server",
     options: &[
-        OptionSpec { default: OptionDefault::Value(OptionValue::Real(1.0)), ..SERVER_RATE },
+        OptionSpec { default: OptionDefault::Value(OptionValue::Real(1.0)), grid: &[], ..SERVER_RATE },
         OptionSpec::real(
             "momentum",
             "β",
             Interval::DECAY,
             0.9,
             "share of the previous step of the server that is added to the next one",
-        ),
+        )
+        .with_grid(&[0.3, 0.6, 0.9]),
     ],
     build: |options| {
         let server = Momentum { rate: options.real("server_rate")?, beta: options.real("momentum")? };

@@ -32,7 +32,8 @@ pub static FED_DYN: Algorithm = Algorithm {
         0.1,
         "the weight of the dynamic regulariser",
     )
-    .with_levels()],
+    .with_levels()
+    .with_grid(&[0.01, 0.1, 1.0])],
     build: |options| {
         let a = options.real("regularisation")?;
         Ok(AlgorithmParts {

@@ -24,6 +24,7 @@ pub static FED_PROX: Algorithm = Algorithm {
         levels: true,
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
         example: OptionValue::Real(0.01),
+        grid: &[0.001, 0.01, 0.1],
     }],
     build: |options| Ok(AlgorithmParts { proximal: options.real("mu")? as f32, ..AlgorithmParts::default() }),
     weightings: &[],

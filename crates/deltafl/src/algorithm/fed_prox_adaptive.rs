@@ -27,7 +27,8 @@ pub static FED_PROX_ADAPTIVE: Algorithm = Algorithm {
             0.0,
             "the proximal weight in the first round",
         ),
-        OptionSpec::real("mu_step", "Δμ", Interval::NON_NEGATIVE, 0.1, "the change of μ in a round"),
+        OptionSpec::real("mu_step", "Δμ", Interval::NON_NEGATIVE, 0.1, "the change of μ in a round")
+            .with_grid(&[0.01, 0.1, 1.0]),
     ],
     build: |options| {
         let (first, step) = (options.real("first_mu")?, options.real("mu_step")?);

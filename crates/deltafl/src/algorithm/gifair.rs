@@ -31,7 +31,8 @@ pub static GIFAIR: Algorithm = Algorithm {
         0.5,
         "the weight of the differences of the losses, relative to the largest admissible one",
     )
-    .with_levels()],
+    .with_levels()
+    .with_grid(&[0.1, 0.5, 0.9])],
     build: |options| {
         let penalty = options.real("rank_penalty")?;
         Ok(AlgorithmParts { selection: Box::new(ByRank { penalty }), ..AlgorithmParts::default() })

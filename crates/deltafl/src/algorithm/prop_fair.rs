@@ -28,7 +28,8 @@ pub static PROP_FAIR: Algorithm = Algorithm {
             5.0,
             "the loss at which the utility of a device is zero; above usual losses",
         )
-        .with_levels(),
+        .with_levels()
+        .with_grid(&[3.0, 5.0, 10.0]),
         OptionSpec::real(
             "utility_floor",
             "ε",

@@ -37,7 +37,8 @@ pub static Q_FFL: Algorithm = Algorithm {
         1.0,
         "the power of the loss: 0 is federated averaging, large values approach the largest loss",
     )
-    .with_levels()],
+    .with_levels()
+    .with_grid(&[0.1, 1.0, 5.0])],
     build: |options| {
         let q = options.real("q")?;
         let rule = move |losses: Option<LossMean>| {

@@ -32,6 +32,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         levels: false,
         about: "step size of the server along the mean update",
         example: OptionValue::Real(1.0),
+        grid: &[],
     }],
     build: |options| {
         let server = Box::new(Control { rate: options.real("global_rate")? });

@@ -28,7 +28,8 @@ pub static SEMI_VRED: Algorithm = Algorithm {
         1.0,
         "the weight of the semi-variance of the losses in the objective",
     )
-    .with_levels()],
+    .with_levels()
+    .with_grid(&[0.1, 1.0, 5.0])],
     build: |options| {
         let penalty = options.real("penalty")?;
         let rule = move |losses: Option<LossMean>| {

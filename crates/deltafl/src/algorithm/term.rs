@@ -27,7 +27,8 @@ pub static TERM: Algorithm = Algorithm {
         1.0,
         "how far the weights follow the losses: 0 is the mean, large values approach the largest loss",
     )
-    .with_levels()],
+    .with_levels()
+    .with_grid(&[0.1, 1.0, 5.0])],
     build: |options| {
         let tilt = options.real("tilt")?;
         let rule = move |losses: Option<LossMean>| Weighting::new(&TILTED, &[tilt, losses?.mean]);

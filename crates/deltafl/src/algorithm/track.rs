@@ -62,7 +62,7 @@ impl Track {
         options: &OptionValues,
         l2: f32,
     ) -> Result<Self, InvalidOption> {
-        let name = track_names(&[(algorithm, options, l2)]).remove(0);
+        let name = track_names(&[(algorithm.title, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
 
@@ -87,11 +87,10 @@ impl From<Tail> for Track {
     }
 }
 
-/// Returns the names of the tracks of a run: the algorithm with its levels. If several names are
+/// Returns the names of the tracks of a run: the title of the algorithm with its levels. If several names are
 /// equal, the differing options are appended: "Δ-FL θ=0.5 T_η=20". Identical tracks are numbered.
-pub fn track_names(tracks: &[(&Algorithm, &OptionValues, f32)]) -> Vec<String> {
-    let levels: Vec<String> =
-        tracks.iter().map(|(algorithm, options, _)| with_levels(algorithm, options)).collect();
+pub fn track_names(tracks: &[(&str, &OptionValues, f32)]) -> Vec<String> {
+    let levels: Vec<String> = tracks.iter().map(|(title, options, _)| with_levels(title, options)).collect();
     let name = |i: usize| {
         let namesakes: Vec<_> =
             (0..tracks.len()).filter(|&j| levels[j] == levels[i]).map(|j| tracks[j]).collect();
@@ -108,16 +107,16 @@ pub fn track_names(tracks: &[(&Algorithm, &OptionValues, f32)]) -> Vec<String> {
     (0..tracks.len()).map(unique).collect()
 }
 
-fn with_levels(algorithm: &Algorithm, options: &OptionValues) -> String {
+fn with_levels(title: &str, options: &OptionValues) -> String {
     let levels = options.iter().filter(|(spec, _)| spec.levels);
     let values = levels.filter_map(|(spec, value)| value.map(|value| (spec, value)));
-    values.fold(algorithm.title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
+    values.fold(title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
 }
 
 fn with_differences(
     name: &str,
-    (_, options, l2): (&Algorithm, &OptionValues, f32),
-    namesakes: &[(&Algorithm, &OptionValues, f32)],
+    (_, options, l2): (&str, &OptionValues, f32),
+    namesakes: &[(&str, &OptionValues, f32)],
 ) -> String {
     let mut name = name.to_owned();
     for (place, (spec, value)) in options.iter().enumerate().filter(|(_, (spec, _))| !spec.levels) {
@@ -144,7 +143,7 @@ mod tests {
     }
 
     fn names(tracks: &[(&Algorithm, OptionValues, f32)]) -> Vec<String> {
-        track_names(&tracks.iter().map(|(a, o, l2)| (*a, o, *l2)).collect::<Vec<_>>())
+        track_names(&tracks.iter().map(|(a, o, l2)| (a.title, o, *l2)).collect::<Vec<_>>())
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub static TRIMMED_MEAN: Algorithm = Algorithm {
         Interval { least: 0.0, open: false, most: 0.49 },
         0.1,
         "the fraction of the values that is removed at each end",
-    )],
+    )
+    .with_grid(&[0.05, 0.1, 0.2])],
     build: |options| {
         let trim = Trimmed { trim: options.real("trim")? };
         Ok(AlgorithmParts { aggregation: Some(Box::new(trim)), ..AlgorithmParts::default() })

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
 use super::{
-    DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Split, TargetBuffer, TargetKind,
-    WordVectors,
+    DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Split, TableCoding, TargetBuffer,
+    TargetKind, WordVectors,
 };
 use crate::task::Targets;
 
@@ -24,6 +24,7 @@ pub struct FederationBuilder {
     targets: TargetBuffer,
     class_names: Vec<String>,
     feature_columns: Vec<FeatureColumn>,
+    coding: Option<TableCoding>,
     words: Option<Vec<String>>,
     vectors: Option<WordVectors>,
     symbols: Option<String>,
@@ -69,6 +70,7 @@ impl FederationBuilder {
             targets: TargetBuffer::new(kind, target),
             class_names: Vec::new(),
             feature_columns: Vec::new(),
+            coding: None,
             words: None,
             vectors: None,
             symbols: None,
@@ -78,6 +80,18 @@ impl FederationBuilder {
     /// Sets the names of the classes, in the order of their numbers.
     pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
         self.class_names = names;
+        self
+    }
+
+    /// Sets the source columns of the features.
+    pub fn feature_columns(&mut self, columns: Vec<FeatureColumn>) -> &mut Self {
+        self.feature_columns = columns;
+        self
+    }
+
+    /// Sets the conversion of the table or images of origin.
+    pub fn coding(&mut self, coding: TableCoding) -> &mut Self {
+        self.coding = Some(coding);
         self
     }
 
@@ -161,12 +175,14 @@ impl FederationBuilder {
             targets: self.targets.into_column(),
             class_names: self.class_names,
             feature_columns: self.feature_columns,
+            coding: self.coding,
             words: self.words.map(|words| words.into_iter().collect()),
             vectors: self.vectors,
             symbols: self.symbols,
             affine: None,
             source: None,
             device_split: None,
+            groups: None,
             evaluation_sample: None,
             hash: String::new(),
         };

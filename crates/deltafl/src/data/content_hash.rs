@@ -71,6 +71,8 @@ impl Federation {
         }
         if let Some(vectors) = &self.vectors {
             hash.words(self.word_list(vectors), &vectors.values);
+        } else if let Some(words) = &self.words {
+            hash.words(words.iter(), &[]);
         }
         hash.finish(self.kind, self.target)
     }

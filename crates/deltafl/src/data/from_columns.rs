@@ -2,7 +2,7 @@
 
 use super::{
     DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Provenance, Split,
-    TargetColumn, TargetKind, TextColumn, WordVectors,
+    TableCoding, TargetColumn, TargetKind, TextColumn, WordVectors,
 };
 
 /// The parts of a federation.
@@ -24,6 +24,8 @@ pub struct Columns {
     pub class_names: Vec<String>,
     /// The source columns of the features, if known.
     pub feature_columns: Vec<FeatureColumn>,
+    /// The conversion of the table or images of origin, if known.
+    pub coding: Option<TableCoding>,
     /// The words of the vocabulary. Word 0 is empty.
     pub words: Option<TextColumn>,
     /// The vectors of the words.
@@ -76,12 +78,14 @@ impl Federation {
             targets: columns.targets,
             class_names: columns.class_names,
             feature_columns: columns.feature_columns,
+            coding: columns.coding,
             words: columns.words,
             vectors: columns.vectors,
             symbols: columns.symbols,
             affine: None,
             source: columns.source,
             device_split: columns.device_split,
+            groups: None,
             evaluation_sample: None,
             hash: columns.hash,
         })

@@ -1,7 +1,5 @@
 //! The targets of examples: classes or real numbers.
 
-use serde::{Deserialize, Serialize};
-
 use super::{Column, InputKind};
 use crate::task::Targets;
 
@@ -35,18 +33,6 @@ pub enum TargetColumn {
     Values(Column<f32>),
     /// The next symbols of the text.
     InText,
-}
-
-/// A column of a table from which features were derived.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FeatureColumn {
-    /// Its name.
-    pub name: String,
-    /// The categories. Each is a feature that is 1 if the category occurs. Empty for a numeric
-    /// column, which is one feature.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub categories: Vec<String>,
 }
 
 impl TargetColumn {

@@ -10,7 +10,7 @@ use crate::model::Score;
 use crate::params::UpdateCode;
 use crate::privacy::{Noise, update};
 use crate::question::Ask;
-use crate::selection::{DeviceFacts, Report};
+use crate::selection::{DeviceFacts, DeviceRule, LARGEST_SHARE, Report};
 use crate::stream::Stream;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
@@ -37,28 +37,55 @@ pub(crate) enum Contribution<'q> {
     Evaluation(&'q [Measure]),
 }
 
+/// The facts about a device that do not depend on the params.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// n_k.
+    pub(crate) examples: u64,
+    /// The index of its declared group, or 0.
+    pub(crate) group: usize,
+}
+
 impl<'q> Contribution<'q> {
-    /// Returns the contribution of a device of this weight α_k with `held` examples. `loss` is
-    /// F_k(w), which must be present if the query needs it.
+    /// Returns the contribution of a device with this weight α_k, number of examples and group. `loss`
+    /// is F_k(w), which must be present if the query needs it.
     ///
     /// A device whose loss is not finite contributes nothing to a quantile.
-    pub(crate) fn new(ask: &'q Ask, weight: f64, held: u64, loss: Option<f64>) -> Self {
+    pub(crate) fn new(ask: &'q Ask, weight: f64, Held { examples, group }: Held, loss: Option<f64>) -> Self {
         match ask {
             Ask::Quantile(query) => match loss.map(|loss| DeviceLoss::new(loss, weight)) {
                 Some(Ok(loss)) => Self::Loss(query, loss),
                 _ => Self::Nothing,
             },
             Ask::Update { weighting, plan } => {
-                let device = DeviceFacts { loss: loss.unwrap_or(0.0), steps: plan.steps(held) };
+                let device =
+                    DeviceFacts { loss: loss.unwrap_or(0.0), steps: plan.steps(examples), examples, group };
                 let share = weighting.share(&device);
                 if share <= 0.0 {
                     return Self::Nothing;
                 }
                 let reports = !weighting.kind().reports.is_empty();
-                let report = reports.then_some(Report { weighting, device, weight, share });
+                let report = reports.then_some(Report { weighting, device, weight, share, rule: None });
                 Self::Update { plan, weight: weight * share, report }
             }
             Ask::Evaluation(measures) => Self::Evaluation(measures),
+        }
+    }
+}
+
+impl<'q> Contribution<'q> {
+    /// Returns the contribution with the share of a rule, if it is an update.
+    pub(crate) fn with_rule(self, rule: Option<&'q dyn DeviceRule>) -> Self {
+        match (rule, self) {
+            (Some(rule), Self::Update { plan, weight, report: Some(report) }) if !weight.is_nan() => {
+                let share = rule.share(&report.device).clamp(0.0, LARGEST_SHARE);
+                if share <= 0.0 {
+                    return Self::Nothing;
+                }
+                let report = Some(Report { share, rule: Some(rule), ..report });
+                Self::Update { plan, weight: weight * share, report }
+            }
+            (_, other) => other,
         }
     }
 }

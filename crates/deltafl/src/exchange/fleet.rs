@@ -18,7 +18,7 @@ use super::{
 };
 use crate::compute::{Block, Compute, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{Contribution, LossCache, blocks, mean_loss, stream_key};
+use crate::device::{Contribution, Held, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
@@ -332,7 +332,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn pending_updates<'q>(&self, round: &Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
+    fn pending_updates<'q>(&self, round: &'q Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -349,15 +349,15 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
-                let held = self.counts[drawn.device.place()];
+                let held = self.held(drawn);
                 let share = round.own.get(query).map_or(1.0, |update| update.share(member));
                 if share <= 0.0 {
                     continue;
                 }
-                if let Contribution::Update { plan, weight, report } =
-                    Contribution::new(ask, share * self.weight(round, drawn), held, loss)
-                {
-                    let examples = plan.examples(held);
+                let rule = round.own.get(query).and_then(|update| update.rule.as_deref());
+                let contribution = Contribution::new(ask, share * self.weight(round, drawn), held, loss);
+                if let Contribution::Update { plan, weight, report } = contribution.with_rule(rule) {
+                    let examples = plan.examples(held.examples);
                     all.push(PendingUpdate { query, member, weight, report, examples });
                 } else {
                     // A device outside the tail adds noise around zero.
@@ -417,13 +417,20 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(remembered.into_iter().map(memory_updates).collect())
     }
 
+    /// Returns the examples and the group of a cohort member.
+    fn held(&self, drawn: &CohortMember) -> Held {
+        let place = drawn.device.place();
+        let group = self.federation.group_place(self.train[place]).unwrap_or(0);
+        Held { examples: self.counts[place], group }
+    }
+
     /// Adds a member's answer to a step of a private quantile.
     fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
         let drawn = &round.cohort[member];
         if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
             return;
         }
-        let (loss, held) = (self.loss(&query.params, member), self.counts[drawn.device.place()]);
+        let (loss, held) = (self.loss(&query.params, member), self.held(drawn));
         if let Contribution::Loss(query, loss) =
             Contribution::new(&query.ask, self.weight(round, drawn), held, loss)
         {
@@ -470,7 +477,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let devices = self.federation_indices(&self.next);
         if self.losses.is_empty() {
-            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let next = Round { cohort: &self.next, ..*round };
+            let pending = self.pending_updates(&next, queries);
             let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
             let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());

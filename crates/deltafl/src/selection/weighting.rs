@@ -6,10 +6,11 @@
 
 use std::fmt;
 
+use super::{DeviceRule, OWN_REPORTS};
 use crate::superquantile::smooth::Smoothing;
 
 /// The maximum number of numbers of a weighting.
-pub const MAX_NUMBERS: usize = 4;
+pub const MAX_NUMBERS: usize = 8;
 
 /// A family of weightings: a function of the loss and the meaning of its numbers.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub struct DeviceFacts {
     pub loss: f64,
     /// K, the number of local steps.
     pub steps: u64,
+    /// The index of its declared group, or 0 if it declares none.
+    pub group: usize,
+    /// n_k.
+    pub examples: u64,
 }
 
 /// The facts about an update that its device knows.
@@ -182,7 +187,7 @@ impl Weighting {
 }
 
 /// A report that a device adds to its update.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// The weighting that defines it.
     pub weighting: &'a Weighting,
@@ -192,13 +197,19 @@ pub struct Report<'a> {
     pub weight: f64,
     /// ω_k.
     pub share: f64,
+    /// The rule of a simulated device, if its program has one.
+    pub rule: Option<&'a dyn DeviceRule>,
 }
 
 impl Report<'_> {
     /// Returns the numbers to add for an update of this squared norm.
     pub fn numbers(&self, squared_norm: f64) -> Vec<f64> {
         let update = UpdateFacts { device: self.device, share: self.share, squared_norm };
-        self.weighting.report(&update).into_iter().map(|number| self.weight * number).collect()
+        let mut report = self.weighting.report(&update);
+        if let Some(rule) = self.rule {
+            rule.report(&update, &mut report[OWN_REPORTS..]);
+        }
+        report.into_iter().map(|number| self.weight * number).collect()
     }
 }
 
@@ -220,7 +231,7 @@ mod tests {
     use super::*;
 
     fn share(weighting: &Weighting, loss: f64) -> f64 {
-        weighting.share(&DeviceFacts { loss, steps: 1 })
+        weighting.share(&DeviceFacts { loss, steps: 1, examples: 1, group: 0 })
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub(super) fn simulated_update(
     let mut stream = Stream::new(state.seed, Purpose::Selection, state.round, i as u64);
     let shares = plan.tracks[i].selection.named_shares(cohort, &mut stream, &at.memory);
     let personal = plan.tracks[i].personal.map(|personal| personal.method);
-    SimulatedUpdate { memories: at.devices.clone(), shares, personal }
+    let rule = plan.tracks[i].selection.device_rule(&at.memory);
+    SimulatedUpdate { memories: at.devices.clone(), shares, personal, rule }
 }
 
 /// The updates of a round.

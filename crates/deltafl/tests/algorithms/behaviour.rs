@@ -43,6 +43,9 @@ fn a_larger_q_gives_losses_of_lower_variance() {
 const POINTS: [&[(f32, f32)]; 4] =
     [&[(1.0, 2.0), (0.5, 1.5)], &[(1.0, -1.0), (1.0, -0.5)], &[(2.0, 1.0)], &[(1.0, 0.5), (0.2, 0.9)]];
 
+/// Their groups.
+const GROUPS: [&str; 4] = ["a", "b", "b", "a"];
+
 fn parabolas() -> Federation {
     let mut builder = FederationBuilder::with_target("line", InputKind::Dense { dim: 1 }, TargetKind::Values);
     for (k, points) in POINTS.iter().enumerate() {
@@ -50,7 +53,8 @@ fn parabolas() -> Federation {
         let values: Vec<f32> = points.iter().map(|(_, y)| *y).collect();
         builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&inputs), &values).unwrap();
     }
-    builder.build()
+    let group = |k: usize| (format!("d{k}"), GROUPS[k].to_owned());
+    builder.build().with_groups((0..POINTS.len()).map(group)).unwrap()
 }
 
 /// F_k(w).
@@ -63,14 +67,23 @@ fn worst_parabola(w: f64) -> f64 {
     (0..POINTS.len()).map(|k| parabola(k, w)).fold(f64::MIN, f64::max)
 }
 
-/// The minimum over w of the largest loss, by ternary search: the largest loss is convex.
-fn minimax() -> f64 {
+/// The largest mean loss of a group.
+fn worst_group(w: f64) -> f64 {
+    let of_group = |group: &str| -> f64 {
+        let members: Vec<usize> = (0..POINTS.len()).filter(|&k| GROUPS[k] == group).collect();
+        mean(&members.iter().map(|&k| parabola(k, w)).collect::<Vec<_>>())
+    };
+    of_group("a").max(of_group("b"))
+}
+
+/// The minimum over w of a largest loss, by ternary search: the largest of convex functions is convex.
+fn minimax(worst: fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (-10.0, 10.0);
     for _ in 0..200 {
         let [left, right] = [low + (high - low) / 3.0, high - (high - low) / 3.0];
-        if worst_parabola(left) < worst_parabola(right) { high = right } else { low = left }
+        if worst(left) < worst(right) { high = right } else { low = left }
     }
-    worst_parabola(low)
+    worst(low)
 }
 
 /// w of each track after a run with all devices in every round.
@@ -91,9 +104,17 @@ fn minima(tracks: Vec<Track>) -> Vec<f64> {
 #[test]
 fn afl_reaches_the_minimum_of_the_largest_loss_and_fed_avg_does_not() {
     let found = minima(vec![Track::fed_avg(), track("afl", &[("lambda_rate", 0.02)])]);
-    let [fed_avg, afl] = [0, 1].map(|i| worst_parabola(found[i]) / minimax() - 1.0);
+    let [fed_avg, afl] = [0, 1].map(|i| worst_parabola(found[i]) / minimax(worst_parabola) - 1.0);
     assert!(afl < 1e-3, "AFL is off by {afl} of the minimum");
     assert!(fed_avg > 0.05, "FedAvg is off by {fed_avg}");
+}
+
+#[test]
+fn agnostic_learning_over_groups_reaches_the_minimum_of_the_largest_group_loss() {
+    let found = minima(vec![Track::fed_avg(), track("agnostic-groups", &[("lambda_rate", 0.02)])]);
+    let [fed_avg, agnostic] = [0, 1].map(|i| worst_group(found[i]) / minimax(worst_group) - 1.0);
+    assert!(agnostic < 1e-3, "off by {agnostic} of the minimum");
+    assert!(fed_avg > 0.01, "FedAvg is off by {fed_avg}");
 }
 
 #[test]
@@ -104,7 +125,7 @@ fn a_larger_tilt_trades_the_mean_loss_for_the_worst_loss() {
     let worst: Vec<f64> = found.iter().map(|&w| worst_parabola(w)).collect();
     assert!(means.is_sorted_by(|a, b| a < b), "{means:?}");
     assert!(worst.is_sorted_by(|a, b| a > b), "{worst:?}");
-    assert!(worst[4] < 1.05 * minimax(), "{worst:?}");
+    assert!(worst[4] < 1.05 * minimax(worst_parabola), "{worst:?}");
 }
 
 /// The mean loss of the honest devices after a run in which a fifth of the devices tells this lie.

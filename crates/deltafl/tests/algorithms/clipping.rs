@@ -78,6 +78,7 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
             examples: federation.examples(device),
             key: stream_key(federation.id(device)),
             held_out: None,
+            trains_always: false,
         };
         let (mut worker, mut own) = (trainer.worker(), AlgorithmState::default());
         member.answer(&key, &query, None, &mut *worker, &mut own, &mut sum).unwrap();
@@ -103,6 +104,7 @@ fn an_algorithm_that_sends_more_than_w_is_not_clipped_in_silence() {
         key: stream_key(federation.id(device)),
         randomness: UpdateRandomness::Reproducible,
         held_out: None,
+        trains_always: false,
     };
     let w = Params::from(vec![0.0; model.num_params()]);
     let ask = Ask::Update { weighting: Weighting::everyone(), plan: local };

@@ -1,6 +1,9 @@
 //! Algorithms whose effect is switched off, and runs that are interrupted.
 
-use super::small::{devices, last_state, one_device, small_plan};
+use deltafl::algorithm::{ALGORITHMS, Algorithm, Requires};
+use deltafl::options::OptionDefault;
+
+use super::small::{SEED, devices, grouped, last_state, one_device, small_plan};
 use super::*;
 
 #[test]
@@ -15,6 +18,8 @@ fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
         ("term", &[("tilt", 0.0)]),
         ("semivred", &[("penalty", 0.0)]),
         ("gifair", &[("rank_penalty", 0.0)]),
+        ("gifair-sums", &[("rank_penalty", 0.0)]),
+        ("agnostic-groups", &[("lambda_rate", 0.0)]),
         ("afl", &[("lambda_rate", 0.0)]),
         ("ditto", &[]),
         ("fine-tuning", &[]),
@@ -22,7 +27,7 @@ fn an_algorithm_without_its_effect_is_fed_avg_to_the_bit() {
         ("delta-fl+fedprox", &[("theta", 1.0), ("mu", 0.0)]),
     ];
     let tracks = without_effect.iter().map(|(kind, given)| track(kind, given)).collect();
-    let (plan, federation) = (small_plan(tracks), devices());
+    let (plan, federation) = (small_plan(tracks), grouped(devices()));
     let state = last_state(&plan, &federation, &[]);
     for (at, (kind, _)) in state.tracks.iter().zip(without_effect) {
         assert_eq!(at.params, state.tracks[0].params, "{kind}");
@@ -57,16 +62,41 @@ fn algorithms_with_reports_and_state_go_on_to_the_same_bits_after_an_interruptio
         "term",
         "semivred",
         "gifair",
+        "gifair-sums",
+        "agnostic-groups",
         "afl",
         "drfa",
         "krum",
         "ditto",
     ];
     let tracks = kinds.map(|kind| track(kind, &[])).into();
-    let (plan, federation) = (small_plan(tracks).into_builder().rounds(5).build().unwrap(), devices());
+    let plan = small_plan(tracks).into_builder().rounds(5).build().unwrap();
+    let federation = grouped(devices());
     let whole = last_state(&plan, &federation, &[]);
     assert_eq!(last_state(&plan, &federation, &[1, 3]), whole);
     for (i, at) in whole.tracks.iter().enumerate() {
         assert!(whole.tracks[..i].iter().all(|other| other != at), "{}", kinds[i]);
+    }
+}
+
+#[test]
+fn algorithms_that_need_sums_alone_have_the_same_bits_under_masked_sums() {
+    let in_sums = |algorithm: &&&Algorithm| !matches!(algorithm.requires, Requires::Open(_));
+    let algorithms: Vec<&Algorithm> = ALGORITHMS.iter().filter(in_sums).copied().collect();
+    let of_examples = |algorithm: &&'static Algorithm| {
+        let required = algorithm.options.iter().filter(|option| option.default == OptionDefault::Required);
+        let options = algorithm.options_with(required.map(|option| (option.name, option.example))).unwrap();
+        Track::from_options(algorithm, &options, 1e-4).unwrap()
+    };
+    let tracks = || ALGORITHMS.iter().filter(in_sums).map(of_examples).collect();
+    let (plan, federation) = (small_plan(tracks()), grouped(devices()));
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let simulation = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
+    let mut state = plan.start(SEED, &trainer);
+    train(&mut simulation.masked(0.0), &plan, &mut state, &mut Records::default()).unwrap();
+    let plain = last_state(&plan, &federation, &[]);
+    for ((masked, plain), algorithm) in state.tracks.iter().zip(&plain.tracks).zip(algorithms) {
+        assert_eq!(masked, plain, "{}", algorithm.kind);
     }
 }

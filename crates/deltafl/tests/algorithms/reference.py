@@ -41,6 +41,7 @@ class Problem:
         self.rounds = given["rounds"]
         self.rate = given["rate"]
         self.l2 = given["l2"]
+        self.groups = np.array(given["groups"])
         self.zero = np.zeros((self.devices[0].x.shape[1], self.classes))
 
     def train(self, member, w, mu=0.0, drift=0.0, start=None):
@@ -271,6 +272,43 @@ def gifair(problem, rank_penalty):
         p = problem.weights(cohort) / problem.weights(cohort).sum()
         penalty = rank_penalty * p.min() / (len(cohort) - 1)
         w = w + mean(p + penalty * ranks, problem.updates(cohort, w))
+    return w
+
+
+def gifair_sums(problem, rank_penalty):
+    """The ranks follow from the histogram of the previous round at its edges."""
+    w, edges, below = problem.zero, None, None
+    places = np.array([-1.5, -0.75, 0.0, 0.75, 1.5])
+    for cohort in problem.rounds:
+        n, losses = problem.weights(cohort), problem.losses(cohort, w)
+        ranks = np.full(len(losses), 0.5)
+        if below is not None:
+            ranks = np.interp(losses, edges, below)
+            ranks[losses < edges[0]] = below[0] / 2
+            ranks[losses >= edges[-1]] = (1 + below[-1]) / 2
+        counted = None if edges is None else [n[losses < edge].sum() / n.sum() for edge in edges]
+        centre = (n * losses).sum() / n.sum()
+        spread = np.sqrt((n * losses**2).sum() / n.sum() - centre**2)
+        # At equal losses there are no edges.
+        edges, below = (centre + places * spread if spread > 1e-4 * centre else None), counted
+        w = w + mean(n * (1 + rank_penalty * (2 * ranks - 1)), problem.updates(cohort, w))
+    return w
+
+
+def agnostic_groups(problem, lambda_rate):
+    w, weight, density = problem.zero, {}, {}
+    for cohort in problem.rounds:
+        n, losses = problem.weights(cohort), problem.losses(cohort, w)
+        groups = problem.groups[[k for k, *_ in cohort]]
+        shares = np.array([density.get(group, 1.0) for group in groups])
+        for group in set(groups):
+            of = groups == group
+            own = (n[of] * losses[of]).sum() / n[of].sum()
+            density[group] = density.get(group, 1.0) * np.exp(lambda_rate * own)
+            weight[group] = weight.get(group, 0.0) + n[of].sum()
+        mass = sum(weight[group] * density[group] for group in weight) / sum(weight.values())
+        density = {group: density[group] / mass for group in density}
+        w = w + mean(n * shares, problem.updates(cohort, w))
     return w
 
 

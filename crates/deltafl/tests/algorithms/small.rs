@@ -1,5 +1,6 @@
 //! A small problem: softmax regression on synthetic(1, 1), with steps that do not magnify rounding.
 
+use deltafl::data::FederationIndex;
 use deltafl::data::synthetic::{ExamplesPerDevice, Fraction, SyntheticLogistic};
 
 use super::*;
@@ -10,6 +11,13 @@ pub(super) const SEED: u64 = 7;
 /// Nine train devices with 10 to 60 examples.
 pub(super) fn devices() -> Federation {
     federation_of(12, 0.75)
+}
+
+/// The same devices in three groups.
+pub(super) fn grouped(federation: Federation) -> Federation {
+    let group = |k: FederationIndex| format!("group {}", k.place() % 3);
+    let groups: Vec<_> = federation.devices().map(|k| (federation.id(k).to_owned(), group(k))).collect();
+    federation.with_groups(groups).unwrap()
 }
 
 /// One train device.

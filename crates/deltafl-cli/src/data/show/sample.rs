@@ -59,10 +59,13 @@ fn value_range(examples: &Examples<'_>) -> String {
     format!("numbers to predict from {low} to {high}")
 }
 
-/// Returns the words of an example. Words without a spelling are shown by their number.
+/// Returns the words or characters of an example. Words without a spelling are shown by their number.
 fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String {
     let mut buffer = BatchBuffer::default();
     let ids = buffer.gather(examples, i..i + 1).inputs.tokens().to_vec();
+    if let Some(symbols) = federation.symbols() {
+        return ids.iter().map(|id| symbols.chars().nth(*id as usize).unwrap_or('?')).collect();
+    }
     let spelled = |id: &u32| match federation.words().and_then(|words| words.iter().nth(*id as usize)) {
         Some(word) => word.to_owned(),
         None => format!("#{id}"),
@@ -91,6 +94,15 @@ mod tests {
     use deltafl::task::Targets;
 
     use super::*;
+
+    #[test]
+    fn characters_are_shown_as_characters() {
+        let mut builder = FederationBuilder::new("t", InputKind::Tokens { len: 3, vocabulary: 3 }, 3);
+        builder.symbols(" ab");
+        builder.push("x", Split::Train, DeviceExamples::Tokens(&[1, 0, 2]), &[1]).unwrap();
+        let federation = builder.build();
+        assert_eq!(message(&federation, &federation.examples(FederationIndex(0)), 0), "a b");
+    }
 
     #[test]
     fn a_text_is_reconstructed_from_its_windows() {

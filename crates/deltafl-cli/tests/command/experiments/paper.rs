@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::workdir::{self, checkpoints};
+use super::workdir::{self, checkpoints, runs};
 
 /// Options that make a pair small.
 const SMALL: &str =
@@ -38,6 +38,37 @@ fn a_pair_is_trained_and_compared_with_the_papers_tables() {
         assert_eq!(json[0]["tracks"][track]["p90"], summary["tracks"][track]["test"]["p90"]);
     }
     assert_eq!(json[0]["tracks"][2]["p90_of_paper"]["mean"], 0.4844);
+}
+
+#[test]
+fn splits_are_runs_of_their_own_and_differences_are_paired_by_split_and_seed() {
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
+    let paper = format!("paper emnist-linear {SMALL} --splits 2 -q");
+    // Two shards train the four runs, and the whole command adds none.
+    workdir.printed(&format!("{paper} --shard 1/2"));
+    let folder = workdir.path("runs/paper/splits/emnist-linear");
+    assert_eq!(runs(&folder).len(), 2);
+    workdir.printed(&format!("{paper} --shard 2/2"));
+    let bits: Vec<_> = runs(&folder).iter().map(|run| checkpoints(&folder.join(run))).collect();
+    assert_eq!(bits.len(), 4);
+    let printed = workdir.printed(&paper);
+    assert!(printed.contains("4 runs on splits 1, 2 of the devices"), "{printed}");
+    assert!(printed.contains("The paper, one split: Δ-FL θ=0.5 − FedAvg is -1.22 in the 90th"), "{printed}");
+    assert_eq!(bits, runs(&folder).iter().map(|run| checkpoints(&folder.join(run))).collect::<Vec<_>>());
+
+    // The difference is the mean over splits of the differences of their runs.
+    let json: serde_json::Value = serde_json::from_str(&workdir.printed(&format!("{paper} --json"))).unwrap();
+    let figure = |run: &str, track: usize| {
+        let summary = fs::read_to_string(folder.join(run).join("summary.json")).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+        summary["tracks"][track]["test"]["p90"]["mean"].as_f64().unwrap()
+    };
+    let all: Vec<f64> = runs(&folder).iter().map(|run| figure(run, 2) - figure(run, 0)).collect();
+    let difference = &json[0]["tracks"][2]["differences"]["p90"];
+    let found = difference["over"]["mean"].as_f64().unwrap();
+    assert!((found - all.iter().sum::<f64>() / 4.0).abs() < 1e-12, "{difference} {all:?}");
+    assert!(json[0]["tracks"][0]["figures"]["small_std"]["std_over_splits"].is_f64(), "{json}");
 }
 
 #[test]

@@ -57,6 +57,21 @@ fn lists_in_the_file_a_table_and_arguments_define_the_same_sweep() {
 }
 
 #[test]
+fn the_seeds_of_the_split_are_several_splits_of_the_devices() {
+    let workdir = workdir::workdir();
+    let splits = "--set data.split.seeds=[1,2,3] --set rounds=2 --set seeds=[1,2]";
+    let printed = workdir.printed(&format!("sweep run x.toml {splits} --out s -q"));
+    assert!(printed.contains("3 of 3 points finished"), "{printed}");
+    assert!(printed.contains("6 runs on splits 1, 2, 3 of the devices"), "{printed}");
+    assert!(printed.contains("θ=0.5 − FedAvg in the 90th percentile of the error %: "), "{printed}");
+    let json: serde_json::Value =
+        serde_json::from_str(&workdir.printed("sweep list s --splits --json")).unwrap();
+    let difference = &json[0]["tracks"][1]["differences"]["p90"];
+    assert_eq!(difference["of_splits"].as_array().unwrap().len(), 3, "{json}");
+    assert!(workdir.refusal("run x.toml --set data.split.seeds=[1,2]").contains("deltafl sweep run"));
+}
+
+#[test]
 fn keys_that_are_lists_are_swept_by_lists_of_lists() {
     let workdir = workdir::workdir();
     let swept = "--sweep seeds=1,[1,2] --sweep algorithm.1.theta=[0.5],[0.5,0.1]";

@@ -97,3 +97,14 @@ fn experiments_that_cannot_be_tuned_are_rejected() {
     fs::write(workdir.path("unsplit.toml"), text.replace("split = {", "# split = {")).unwrap();
     assert!(workdir.refusal("tune unsplit.toml").contains("--set data.split.train=0.5"));
 }
+
+#[test]
+fn data_that_was_split_at_the_import_can_be_tuned() {
+    let experiment = "name = 'x'\nrounds = 1\ncohort = 3\n[data]\nsource = 's'\n[model]\nkind = 'linear'\n[local]\nepochs = 1\n\
+        batch = 10\nlearning_rate = 0.1\n[[algorithm]]\nkind = 'fedavg'\n";
+    let workdir = Workdir::with(experiment);
+    workdir.printed("data synth glyphs --devices 16 --seed 5 --out d");
+    workdir.printed("data split d --train 0.5 --out s");
+    let told = workdir.printed("tune x.toml --rates 0.1 --l2 1e-6,1e-3 --out t -q");
+    assert!(told.contains("deltafl run t/tuned.toml --out runs/x-tuned"), "{told}");
+}

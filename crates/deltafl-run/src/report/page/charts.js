@@ -135,7 +135,9 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
   const xs = (t) => (axis === "calls" ? Array.from(run.calls.subarray(t * run.rounds.length, (t + 1) * run.rounds.length)) : run.rounds);
   const traces = [];
   for (const t of run.levels) {
-    const look = lookOf(run, t);
+    // Many methods: those that are not compared are thin lines without a name in the legend.
+    const isCompared = run.isOneAlgorithm || t === track || t === run.baseline;
+    const look = isCompared ? lookOf(run, t) : { colour: faded(lookOf(run, run.baseline).colour, 0.35), dash: "solid" };
     const name = asMarkup(run.tracks[t].label);
     const at = run.rounds.map((_, f) => figureAt(run, measure, f, t, figure));
     const mean = at.map((a) => drawn(measure, a.mean));
@@ -144,7 +146,7 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
       const edge = (end) => known.map((bounds) => drawn(measure, bounds[end]));
       const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
       traces.push({ ...band, y: edge("lower") }, { ...band, y: edge("upper"), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
-    } else if (run.seeds > 1) {
+    } else if (run.seeds > 1 && isCompared) {
       const edge = (sign) => at.map((a) => drawn(measure, a.mean + sign * a.std));
       const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
       traces.push({ ...band, y: edge(-1) }, { ...band, y: edge(1), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
@@ -152,7 +154,8 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
     traces.push({
       type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean,
       customdata: known ? known.map((bounds) => range(bounds, (value) => number(measure, value))) : run.rounds,
-      line: { color: look.colour, dash: look.dash, width: t === track ? 3.2 : 1.8 },
+      showlegend: isCompared,
+      line: { color: look.colour, dash: look.dash, width: !isCompared ? 1 : t === track ? 3.2 : 1.8 },
       hovertemplate: known ? `%{customdata}<extra>${name}</extra>` : `%{y:.${measure.decimals}f}<extra>${name}</extra>`,
     });
   }

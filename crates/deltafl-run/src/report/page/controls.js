@@ -86,8 +86,26 @@ function controls(page) {
   const turn = () => {
     state.track = state.run.levels[Number(theta.value)];
     const { label } = state.run.tracks[state.track];
+    state.label = label;
     byId("theta-out").textContent = label;
     theta.setAttribute("aria-valuetext", label);
+  };
+  const [method, against] = [byId("method"), byId("against")];
+  // Shows the selected pair in all controls.
+  const pair = () => {
+    const { run } = state;
+    const options = () => run.tracks.map(({ label }, t) => element("option", { value: t }, label));
+    for (const [select, chosen] of [[method, state.track], [against, run.baseline]]) {
+      select.replaceChildren(...options());
+      select.value = chosen;
+    }
+    theta.value = run.levels.indexOf(state.track);
+    byId("theta-ticks").replaceChildren(...run.levels.map((t, i) => element("option", { value: i, label: run.tracks[t].label })));
+    byId("theta-first").textContent = run.tracks[run.levels[0]].label;
+    byId("theta-last").textContent = run.levels.length > 1 ? run.tracks[run.levels.at(-1)].label : "";
+    state.against = run.tracks[run.baseline].label;
+    turn();
+    method.value = state.track;
   };
   const scrub = () => {
     state.frame = Number(frame.value);
@@ -105,11 +123,15 @@ function controls(page) {
   const openRun = (run) => {
     Object.assign(state, { run, measure: run.measures.find((measure) => measure.key === state.measure.key) ?? run.measures[0], device: null });
     theta.max = run.levels.length - 1;
-    theta.value = run.levels.indexOf(run.best);
     theta.disabled = run.levels.length < 2;
-    byId("theta-ticks").replaceChildren(...run.levels.map((t, i) => element("option", { value: i, label: run.tracks[t].label })));
-    byId("theta-first").textContent = run.tracks[run.levels[0]].label;
-    byId("theta-last").textContent = run.levels.length > 1 ? run.tracks[run.levels.at(-1)].label : "";
+    byId("pair").hidden = run.levels.length < 2;
+    byId("method-field").hidden = run.isOneAlgorithm;
+    byId("theta-field").hidden = !run.isOneAlgorithm;
+    // The pair of methods stays selected when another split of a field is opened.
+    const known = (label) => (run.isOneAlgorithm ? -1 : run.tracks.findIndex((track) => track.label === label));
+    if (known(state.against) >= 0) setBaseline(run, known(state.against));
+    state.track = known(state.label) >= 0 ? known(state.label) : run.best;
+    pair();
     frame.max = run.rounds.length - 1;
     frame.value = frame.max;
     choices("measure", run.measures.map((measure) => [measure.key, measure.name]), state.measure.key, (key) => {
@@ -125,12 +147,13 @@ function controls(page) {
     const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, and the band is the range.` : "";
     const windows = run.tail_width > 1 ? ` Each point is the average of ${run.tail_width} rounds.` : "";
     byId("tail-lead").textContent = `The devices with a loss of at least η, out of ${run.cohort} devices per round.${over}${windows}`;
-    turn();
     scrub();
     everything();
   };
 
-  theta.addEventListener("input", () => { touched = performance.now(); turn(); everything(); });
+  theta.addEventListener("input", () => { touched = performance.now(); turn(); method.value = state.track; everything(); });
+  method.addEventListener("change", () => { state.track = Number(method.value); pair(); everything(); });
+  against.addEventListener("change", () => { setBaseline(state.run, Number(against.value)); pair(); everything(); });
   frame.addEventListener("input", () => { touched = performance.now(); scrub(); updateText(); redraw("histogram", "scatter", "curves", "sizes", "device-curve"); });
   choices("axis", [["calls", "secure-aggregation calls"], ["rounds", "rounds"]], state.axis, (axis) => { state.axis = axis; redraw("curves"); });
   choices("order", ORDERS, state.order, (order) => { state.order = order; updateList(); });

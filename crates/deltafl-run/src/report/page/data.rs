@@ -54,6 +54,8 @@ struct PageRun {
 #[derive(Serialize)]
 struct PageTrack {
     label: String,
+    /// The kind of the algorithm.
+    algorithm: String,
     theta: f64,
     eta_every: u64,
 }
@@ -115,6 +117,7 @@ pub(super) fn page_data(runs: &[RunResults]) -> PageData {
 fn run_data(run: &RunResults, budget: usize, numbers: &mut PageNumbers) -> PageRun {
     let track = |t: &super::super::tracks::TrackInfo| PageTrack {
         label: t.label.clone(),
+        algorithm: t.algorithm.clone(),
         theta: t.theta,
         eta_every: t.eta_every,
     };

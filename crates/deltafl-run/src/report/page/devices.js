@@ -3,6 +3,8 @@
 const LISTED = 60;
 const ORDERS = [["gained", "largest gain"], ["lost", "largest loss"], ["worst", "worst value"]];
 
+const toCompare = (run) => (run.isOneAlgorithm ? "Move the θ slider to compare another level" : "Choose another method to compare");
+
 function showSpread({ run, measure, track, frame }) {
   const body = document.querySelector("#percentiles tbody");
   const named = (id, text) => { document.getElementById(id).textContent = text; };
@@ -34,7 +36,7 @@ function showSpread({ run, measure, track, frame }) {
     ? ` Dotted lines are the means and dashed lines the ${measure.statistics[TAIL]}s of the bars. The table shows averages over the seeds.`
     : ` Dotted lines are the means and dashed lines the ${measure.statistics[TAIL]}s.`;
   lead.textContent = alone
-    ? `${kind}${over}. Move the θ slider to compare a level with ${run.tracks[track].label}.${marks}`
+    ? `${kind}${over}. ${toCompare(run)} with ${run.tracks[track].label}.${marks}`
     : `${kind}${over}. The bars are ${run.tracks[track].label}, and the line is ${run.tracks[run.baseline].label}.${marks}`;
 }
 
@@ -66,7 +68,7 @@ function showGains(state, moves) {
   const lead = document.getElementById("gains-lead");
   if (track === run.baseline) {
     lead.textContent = run.tracks.length > 1
-      ? `The selected model is the baseline, ${run.tracks[track].label}. Move the θ slider to compare another level.`
+      ? `The selected model is the baseline, ${run.tracks[track].label}. ${toCompare(run)}.`
       : "The run has only one track, so there is nothing to compare.";
     return;
   }

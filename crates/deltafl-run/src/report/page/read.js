@@ -17,9 +17,10 @@ async function readPage() {
   for (const run of page.runs) {
     run.calls = array(run.calls);
     run.tails = run.tails.map(array);
-    // The tracks in the order of the θ slider: the baseline, then by decreasing θ.
-    run.levels = run.tracks.map((_, t) => t);
-    run.levels.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
+    const others = run.tracks.filter((_, t) => t !== run.baseline);
+    // Tracks of several algorithms have no common scale for a slider.
+    run.isOneAlgorithm = new Set(others.map(({ algorithm }) => algorithm)).size < 2;
+    setBaseline(run, run.baseline);
     for (const measure of run.measures) {
       measure.figures = array(measure.figures);
       measure.bounds = measure.bounds && array(measure.bounds);
@@ -35,6 +36,14 @@ async function readPage() {
     }
   }
   return page;
+}
+
+// Selects the track with which the others are compared, and sorts the tracks for the θ slider: the
+// baseline, then by decreasing θ.
+function setBaseline(run, baseline) {
+  run.baseline = baseline;
+  run.levels = run.tracks.map((_, t) => t);
+  run.levels.sort((a, b) => (b === baseline) - (a === baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
 }
 
 // Returns a statistic of a track in a frame as { mean, std } over seeds. std is NaN for one seed.

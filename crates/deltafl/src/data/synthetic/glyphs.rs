@@ -71,7 +71,13 @@ impl Glyphs {
                 .push(&writer.id, split, DeviceExamples::Bytes(&writer.images), &writer.labels)
                 .expect("a writer has images and an identity of its own");
         }
-        builder.build()
+        // The identity of a writer contains the manner, so the groups follow from the identities.
+        let group = |(writer, manner): (&WriterImages, &Manner)| {
+            let name = manner.suffix().trim_start_matches('-');
+            (writer.id.clone(), if name.is_empty() { "usual" } else { name }.to_owned())
+        };
+        let groups: Vec<(String, String)> = writers.iter().zip(&manners).map(group).collect();
+        builder.build().with_derived_groups(groups).expect("every writer has one of four manners")
     }
 
     fn manner(&self, device: u32) -> Manner {

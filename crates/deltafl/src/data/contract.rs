@@ -2,19 +2,21 @@
 //!
 //! The server declares the contract. Devices fetch it by its hash and apply it to their examples.
 //! Every published model contains it, because a model needs the preprocessing of its training data.
-//! Categories and classes are matched by name if both sides have names. A device with an unknown
-//! category or class does not take part, and logs the reason.
+//! Columns, categories, classes and words are matched by name if both sides have names. An unknown
+//! category has the place that the column reserves for such values, and an unknown word is skipped. A
+//! device with an unknown class does not take part, and logs the reason.
 
-use deltafl::data::{
-    FeatureColumn, Federation, FederationBuilder, InputKind, InvalidSplit, TargetKind, WithinSplit,
-};
 use serde::{Deserialize, Serialize};
 
-use crate::{Malformed, malformed};
+use super::{
+    FeatureColumn, Federation, FederationBuilder, InputKind, InvalidSplit, TableCoding, TargetKind,
+    WithinSplit,
+};
 
 mod coding;
 
-/// The maximum size of a contract, in bytes. A vocabulary of words is represented by its hash.
+/// The maximum size of a contract, in bytes. A vocabulary with frozen vectors is represented by its
+/// hash.
 pub const MAX_CONTRACT: usize = 16 << 20;
 
 /// The shape of examples and their preprocessing.
@@ -32,6 +34,9 @@ pub struct DataContract {
     /// data did not come from a table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<FeatureColumn>,
+    /// The conversion of the table or images of origin, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<TableCoding>,
     /// The normalisation of the features, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalisation: Option<Normalisation>,
@@ -41,6 +46,9 @@ pub struct DataContract {
     /// The BLAKE3 hash of the vocabulary's words and vectors, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<String>,
+    /// The words of the vocabulary if they have no frozen vectors. Word 0 is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
     /// The split of a device's examples into training and held-out examples. Without a split, all
     /// examples are used for training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,33 +95,13 @@ pub enum ContractMismatch {
         /// The value of the contract.
         expected: String,
     },
-    /// The number of columns differs.
-    #[error("the table has {found} columns, but the contract has {expected}")]
-    Columns {
-        /// The value of the device.
-        found: usize,
-        /// The value of the contract.
-        expected: usize,
-    },
-    /// The name of a column differs.
-    #[error("column {column} of the table is {found:?}, but the contract has {expected:?}")]
+    /// The table lacks a column.
+    #[error("there is no column {name:?}, which the contract requires; the columns are {}", found.join(", "))]
     Column {
-        /// The position of the column, from 1.
-        column: usize,
-        /// The value of the device.
-        found: String,
-        /// The value of the contract.
-        expected: String,
-    },
-    /// The contract does not contain a category.
-    #[error("column {name:?} has {category:?}, which is not in the contract: {expected:?}")]
-    Category {
         /// The name of the column.
         name: String,
-        /// The value of the device.
-        category: String,
-        /// The value of the contract.
-        expected: Vec<String>,
+        /// The columns of the device.
+        found: Vec<String>,
     },
     /// A column contains words instead of numbers.
     #[error("column {name:?} contains words, but the contract has numbers")]
@@ -175,6 +163,11 @@ pub enum ContractMismatch {
     Split,
 }
 
+/// The error of bytes that are not a consistent contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a contract of the data, or one that contradicts itself")]
+pub struct InvalidContract;
+
 impl DataContract {
     /// Returns the contract that a federation satisfies, with its normalisation and without a split.
     pub fn from_federation(federation: &Federation) -> Self {
@@ -186,7 +179,12 @@ impl DataContract {
             classes: federation.classes(),
             class_names: federation.class_names().to_vec(),
             columns: federation.feature_columns().to_vec(),
+            table: federation.coding().cloned(),
             normalisation,
+            words: match (federation.words(), federation.vectors()) {
+                (Some(words), None) => words.iter().map(str::to_owned).collect(),
+                _ => Vec::new(),
+            },
             symbols: federation.symbols().map(str::to_owned),
             vocabulary: vocabulary(federation),
             split: None,
@@ -202,14 +200,26 @@ impl DataContract {
     ///
     /// # Errors
     /// Fails if the bytes are malformed or the contract is inconsistent.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
-        let contract: Self = serde_json::from_slice(bytes).map_err(|_| malformed("contract"))?;
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidContract> {
+        let contract: Self = serde_json::from_slice(bytes).map_err(|_| InvalidContract)?;
         let sound = contract.normalisation.as_ref().is_none_or(|Normalisation { scale, shift }| {
             let finite = scale.iter().chain(shift).all(|x| x.is_finite());
             finite && scale.len() == shift.len() && Some(scale.len()) == features(contract.inputs)
         });
         let shares = contract.split.is_none_or(|split| split.train.get() + split.validation.get() <= 1.0);
-        if sound && shares { Ok(contract) } else { Err(malformed("contract")) }
+        if sound && shares && contract.is_consistent() { Ok(contract) } else { Err(InvalidContract) }
+    }
+
+    /// Whether the words, the columns and the image have the sizes of the inputs.
+    fn is_consistent(&self) -> bool {
+        let words = match self.inputs {
+            InputKind::Tokens { vocabulary, .. } => self.words.is_empty() || self.words.len() == vocabulary,
+            _ => self.words.is_empty(),
+        };
+        let fills = self.columns.iter().filter_map(|column| column.fill);
+        let image = self.table.as_ref().and_then(|table| table.image);
+        let image = image.is_none_or(|image| Some(image.features()) == features(self.inputs));
+        words && image && fills.into_iter().all(f32::is_finite)
     }
 
     /// Returns the BLAKE3 hash of the encoded contract.
@@ -221,7 +231,13 @@ impl DataContract {
     pub fn shape(&self) -> Federation {
         let targets = if self.classes == 0 { TargetKind::Values } else { TargetKind::Classes(self.classes) };
         let mut builder = FederationBuilder::with_target("contract", self.inputs, targets);
-        builder.class_names(self.class_names.clone());
+        builder.class_names(self.class_names.clone()).feature_columns(self.columns.clone());
+        if let Some(table) = &self.table {
+            builder.coding(table.clone());
+        }
+        if !self.words.is_empty() {
+            builder.words(self.words.clone());
+        }
         if let Some(symbols) = &self.symbols {
             builder.symbols(symbols);
         }
@@ -305,9 +321,8 @@ fn vocabulary(federation: &Federation) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use deltafl::data::{DeviceExamples, FederationIndex, Normalise, Split};
-
     use super::*;
+    use crate::data::{DeviceExamples, FederationIndex, Normalise, Split};
 
     fn table(values: &[f32], classes: &[&str]) -> Federation {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, classes.len());

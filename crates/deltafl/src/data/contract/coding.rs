@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 
-use deltafl::data::{
+use super::{ContractMismatch, DataContract, features};
+use crate::data::{
     DeviceExamples, FeatureColumn, Federation, FederationBuilder, InputKind, StoredTargets, TargetKind,
 };
-
-use super::{ContractMismatch, DataContract, features};
 
 /// The maximum number of values of the encoded examples. It bounds the memory that a server's contract
 /// can require from a device.
@@ -19,7 +18,7 @@ const MOST_VALUES: u64 = 1 << 28;
 /// Data that is already encoded this way, or that has no names, is returned unchanged.
 pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federation, ContractMismatch> {
     let (Some(own), Some(wanted)) = (features(data.kind()), features(contract.inputs)) else {
-        return Ok(data);
+        return coded_tokens(contract, data);
     };
     let columns = column_places(data.feature_columns(), &contract.columns)?;
     let classes = class_places(&data, contract)?;
@@ -29,8 +28,8 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
         return Ok(data);
     }
     let misfit = || ContractMismatch::Inputs { found: data.kind(), expected: contract.inputs };
-    let places = columns.unwrap_or_else(|| (0..own).collect());
-    if places.len() != own || places.iter().any(|&place| place >= wanted) {
+    let places = columns.unwrap_or_else(|| (0..own).map(Some).collect());
+    if places.len() != own || places.iter().flatten().any(|&place| place >= wanted) {
         return Err(misfit());
     }
     let examples: u64 = data.devices().map(|k| data.example_count(k)).sum();
@@ -43,7 +42,10 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
         _ => TargetKind::Classes(contract.classes),
     };
     let mut builder = FederationBuilder::with_target(data.name(), contract.inputs, target);
-    builder.class_names(contract.class_names.clone());
+    builder.class_names(contract.class_names.clone()).feature_columns(contract.columns.clone());
+    if let Some(table) = &contract.table {
+        builder.coding(table.clone());
+    }
     for k in data.devices() {
         let (inputs, targets) = data.stored(k);
         let targets = match targets {
@@ -73,11 +75,22 @@ pub(super) fn coded(contract: &DataContract, data: Federation) -> Result<Federat
     Ok(builder.build())
 }
 
-/// Expands rows of `own` features to rows of `wanted` features. Missing features are 0.
-fn moved<T: Copy + Default>(rows: &[T], own: usize, places: &[usize], wanted: usize) -> Vec<T> {
+/// Expands rows of `own` features to rows of `wanted` features. Missing features are 0, and
+/// features without a place are left out. Several categories may share a place.
+fn moved<T: Copy + Default + PartialEq>(
+    rows: &[T],
+    own: usize,
+    places: &[Option<usize>],
+    wanted: usize,
+) -> Vec<T> {
     let mut moved = vec![T::default(); rows.len() / own.max(1) * wanted];
     for (row, to) in rows.chunks_exact(own.max(1)).zip(moved.chunks_exact_mut(wanted.max(1))) {
-        places.iter().zip(row).for_each(|(&place, &value)| to[place] = value);
+        for (place, &value) in places.iter().zip(row) {
+            match place {
+                Some(place) if value != T::default() => to[*place] = value,
+                _ => {}
+            }
+        }
     }
     moved
 }
@@ -90,42 +103,102 @@ fn numbered(labels: Vec<u32>, places: Option<&[u32]>) -> Vec<u32> {
     labels.into_iter().map(|label| places.get(label as usize).copied().unwrap_or(last)).collect()
 }
 
-/// Returns the contract's index of each feature, or `None` if the columns are equal or unnamed.
+/// Renumbers the words of texts as in the contract. Unknown words are skipped.
+fn coded_tokens(contract: &DataContract, data: Federation) -> Result<Federation, ContractMismatch> {
+    let (InputKind::Tokens { len: own, .. }, InputKind::Tokens { len, .. }) = (data.kind(), contract.inputs)
+    else {
+        return Ok(data);
+    };
+    let classes = class_places(&data, contract)?;
+    let Some(words) = data.words().filter(|_| !contract.words.is_empty()) else { return Ok(data) };
+    let is_equal = words.len() == contract.words.len() && words.iter().eq(contract.words.iter());
+    if is_equal && classes.is_none() && own == len {
+        return Ok(data);
+    }
+    let known: HashMap<&str, u32> =
+        contract.words.iter().zip(0u32..).skip(1).map(|(word, place)| (word.as_str(), place)).collect();
+    let places: Vec<u32> = words.iter().map(|word| known.get(word).copied().unwrap_or(0)).collect();
+    let target = match data.classes() {
+        0 => TargetKind::Values,
+        _ => TargetKind::Classes(contract.classes),
+    };
+    let mut builder = FederationBuilder::with_target(data.name(), contract.inputs, target);
+    builder.class_names(contract.class_names.clone()).words(contract.words.clone());
+    if let Some(table) = &contract.table {
+        builder.coding(table.clone());
+    }
+    for k in data.devices() {
+        let (inputs, targets) = data.stored(k);
+        let targets = match targets {
+            StoredTargets::Classes(labels) => StoredTargets::Classes(numbered(labels, classes.as_deref())),
+            values => values,
+        };
+        let DeviceExamples::Tokens(ids) = inputs else { return Err(ContractMismatch::Invalid) };
+        let mut moved = Vec::with_capacity(ids.len() / own.max(1) * len);
+        for row in ids.chunks_exact(own.max(1)) {
+            let place = |id: &u32| places.get(*id as usize).copied().filter(|&place| place > 0);
+            let end = moved.len() + len;
+            moved.extend(row.iter().filter_map(place).take(len));
+            moved.resize(end, 0);
+        }
+        let (id, split) = (data.id(k), data.split_of(k));
+        let pushed = builder.push(id, split, DeviceExamples::Tokens(&moved), targets.lent());
+        pushed.map_err(|_| ContractMismatch::Invalid)?;
+    }
+    Ok(builder.build())
+}
+
+/// Returns the contract's index of each feature, or `None` if the columns are equal or unnamed. A
+/// feature without an index is not part of the contract.
+///
+/// Columns are found by name, in any order, and further columns are ignored.
 fn column_places(
     found: &[FeatureColumn],
     expected: &[FeatureColumn],
-) -> Result<Option<Vec<usize>>, ContractMismatch> {
+) -> Result<Option<Vec<Option<usize>>>, ContractMismatch> {
     if found.is_empty() || expected.is_empty() || found == expected {
         return Ok(None);
     }
-    if found.len() != expected.len() {
-        return Err(ContractMismatch::Columns { found: found.len(), expected: expected.len() });
-    }
-    let (mut places, mut next) = (Vec::new(), 0);
-    for (column, (found, expected)) in (1..).zip(found.iter().zip(expected)) {
-        if found.name != expected.name {
-            let (found, expected) = (found.name.clone(), expected.name.clone());
-            return Err(ContractMismatch::Column { column, found, expected });
+    let mut next = 0;
+    let mut wanted: HashMap<&str, (usize, &FeatureColumn)> = HashMap::new();
+    for column in expected {
+        wanted.insert(&column.name, (next, column));
+        next += column.width();
+        if !found.iter().any(|own| own.name == column.name) {
+            let found = found.iter().map(|own| own.name.clone()).collect();
+            return Err(ContractMismatch::Column { name: column.name.clone(), found });
         }
-        let name = || found.name.clone();
-        match (found.categories.is_empty(), expected.categories.is_empty()) {
-            (true, true) => places.push(next),
+    }
+    let mut places = Vec::new();
+    for own in found {
+        let Some(&(first, expected)) = wanted.get(own.name.as_str()) else {
+            places.resize(places.len() + own.width(), None);
+            continue;
+        };
+        let name = || own.name.clone();
+        match (own.categories.is_empty(), expected.categories.is_empty()) {
+            (true, true) => {
+                places.push(Some(first));
+                if own.indicator {
+                    places.push(expected.indicator.then_some(first + 1));
+                }
+            }
             (true, false) => return Err(ContractMismatch::Numbers { name: name() }),
             (false, true) => return Err(ContractMismatch::Words { name: name() }),
             (false, false) => {
-                let known: HashMap<&str, usize> =
-                    expected.categories.iter().zip(0..).map(|(text, place)| (text.as_str(), place)).collect();
-                for text in &found.categories {
-                    let place = known.get(text.as_str()).ok_or_else(|| ContractMismatch::Category {
-                        name: name(),
-                        category: text.clone(),
-                        expected: expected.categories.clone(),
-                    })?;
-                    places.push(next + place);
+                let known: HashMap<&str, usize> = expected
+                    .categories
+                    .iter()
+                    .zip(first..)
+                    .map(|(text, place)| (text.as_str(), place))
+                    .collect();
+                let other = expected.other.then_some(first + expected.categories.len());
+                places.extend(own.categories.iter().map(|text| known.get(text.as_str()).copied().or(other)));
+                if own.other {
+                    places.push(other);
                 }
             }
         }
-        next += expected.categories.len().max(1);
     }
     Ok(Some(places))
 }
@@ -155,16 +228,15 @@ fn class_places(data: &Federation, contract: &DataContract) -> Result<Option<Vec
 
 #[cfg(test)]
 mod tests {
-    use deltafl::data::{FederationIndex, Split};
-
     use super::*;
+    use crate::data::{FederationIndex, Split};
 
     fn names(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|&text| text.to_owned()).collect()
     }
 
     fn column(name: &str, categories: &[&str]) -> FeatureColumn {
-        FeatureColumn { name: name.to_owned(), categories: names(categories) }
+        FeatureColumn::of_categories(name, names(categories))
     }
 
     #[test]
@@ -174,15 +246,14 @@ mod tests {
         let said = |found: &[FeatureColumn]| places(found).unwrap_err().to_string();
         assert_eq!(places(&expected), Ok(None));
         let some = [column("age", &[]), column("city", &["Rome", "Oslo"]), column("pulse", &[])];
-        assert_eq!(places(&some), Ok(Some(vec![0, 3, 1, 4])));
-        assert_eq!(said(&some[..2]), "the table has 2 columns, but the contract has 3");
-        let swapped = said(&[column("weight", &[]), column("city", &["Rome"]), column("pulse", &[])]);
-        assert_eq!(swapped, r#"column 1 of the table is "weight", but the contract has "age""#);
-        let unknown = said(&[column("age", &[]), column("city", &["Bonn"]), column("pulse", &[])]);
+        assert_eq!(places(&some), Ok(Some(vec![Some(0), Some(3), Some(1), Some(4)])));
         assert_eq!(
-            unknown,
-            r#"column "city" has "Bonn", which is not in the contract: ["Oslo", "Paris", "Rome"]"#
+            said(&some[..2]),
+            r#"there is no column "pulse", which the contract requires; the columns are age, city"#
         );
+        let other_order =
+            [column("pulse", &[]), column("more", &[]), column("city", &["Bonn"]), column("age", &[])];
+        assert_eq!(places(&other_order), Ok(Some(vec![Some(4), None, None, Some(0)])));
         let words = said(&[column("age", &["old"]), column("city", &["Rome"]), column("pulse", &[])]);
         assert_eq!(words, r#"column "age" contains words, but the contract has numbers"#);
         let numbers = said(&[column("age", &[]), column("city", &[]), column("pulse", &[])]);
@@ -190,8 +261,36 @@ mod tests {
     }
 
     #[test]
+    fn unknown_categories_share_the_place_of_other_values() {
+        let expected = [FeatureColumn { other: true, ..column("city", &["Oslo"]) }, column("age", &[])];
+        let found = [column("age", &[]), column("city", &["Bonn", "Oslo", "Rome"])];
+        let places = column_places(&found, &expected).unwrap().unwrap();
+        assert_eq!(places, [Some(2), Some(1), Some(0), Some(1)]);
+        assert_eq!(
+            moved(&[7.0, 0.0, 0.0, 1.0, 8.0, 1.0, 0.0, 0.0], 4, &places, 3),
+            [0.0, 1.0, 7.0, 0.0, 1.0, 8.0]
+        );
+    }
+
+    #[test]
+    fn words_are_found_by_name_and_unknown_words_are_skipped() {
+        let texts = |words: &[&str], len: usize, ids: &[u32]| {
+            let kind = InputKind::Tokens { len, vocabulary: words.len() };
+            let mut builder = FederationBuilder::new("t", kind, 2);
+            builder.words(names(words)).class_names(names(&["no", "yes"]));
+            builder.push("a", Split::Train, DeviceExamples::Tokens(ids), &[1]).unwrap();
+            builder.build()
+        };
+        let contract = DataContract::from_federation(&texts(&["", "good", "bad"], 3, &[1, 2, 0]));
+        let fitted = contract.fit(texts(&["", "bad", "odd", "good"], 4, &[2, 3, 1, 0])).unwrap();
+        assert!(matches!(fitted.stored(FederationIndex(0)).0, DeviceExamples::Tokens(&[1, 2, 0])));
+        assert_eq!(DataContract::from_bytes(&contract.to_bytes()), Ok(contract));
+    }
+
+    #[test]
     fn a_row_moves_to_its_places() {
-        assert_eq!(moved(&[5, 1, 0, 6, 0, 1], 3, &[0, 3, 1], 4), [5, 0, 0, 1, 6, 1, 0, 0]);
+        let places = [Some(0), Some(3), Some(1)];
+        assert_eq!(moved(&[5, 1, 0, 6, 0, 1], 3, &places, 4), [5, 0, 0, 1, 6, 1, 0, 0]);
     }
 
     fn device(kind: InputKind, classes: &[&str], labels: &[u32]) -> Federation {

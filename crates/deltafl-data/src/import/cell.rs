@@ -1,0 +1,222 @@
+//! The values of a table: numbers, words, dates and missing values.
+
+use std::borrow::Cow;
+
+use super::number::json_f32;
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cell<'a> {
+    /// No value.
+    Missing,
+    /// A text, which may be a number or a date.
+    Text(Cow<'a, str>),
+    /// A number.
+    Number(f32),
+    /// A date, in days since 1970-01-01.
+    Days(f64),
+    /// A value of a type that is not a feature, with the name of the type.
+    Other(&'static str),
+}
+
+/// The texts that mean a missing value in tables: those of pandas.
+const MISSING: [&str; 17] = [
+    "", "#N/A", "#NA", "-1.#IND", "1.#IND", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None",
+    "n/a", "nan", "null", "NAN",
+];
+
+/// Whether a text means a missing value.
+pub(crate) fn is_missing(text: &str) -> bool {
+    text.len() <= 7 && MISSING.contains(&text)
+}
+
+/// Whether a text means a missing label. `None` may be the name of a class.
+pub(crate) fn is_missing_label(text: &str) -> bool {
+    text != "None" && is_missing(text)
+}
+
+/// The character between the whole part and the fraction of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decimal {
+    /// A point.
+    #[default]
+    Point,
+    /// A comma, if the number contains one. Points before it separate thousands.
+    Comma,
+}
+
+/// Returns the number that a text contains.
+pub(crate) fn number(text: &str, decimal: Decimal) -> Option<f32> {
+    if let Some((number, len)) = json_f32(text.as_bytes())
+        && len == text.len()
+    {
+        return Some(number);
+    }
+    match text.parse::<f32>() {
+        Ok(number) => Some(number),
+        Err(_) if decimal == Decimal::Comma => comma_number(text),
+        Err(_) => None,
+    }
+}
+
+/// Whether a number has a decimal comma.
+pub(crate) fn has_comma(text: &str) -> bool {
+    text.contains(',')
+}
+
+/// Parses `-1.234,5`: one comma, digits around it, and points only between groups of three digits.
+fn comma_number(text: &str) -> Option<f32> {
+    let (whole, fraction) = text.split_once(',')?;
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let unsigned = whole.strip_prefix(['-', '+']).unwrap_or(whole);
+    let mut groups = unsigned.split('.');
+    let first = groups.next()?;
+    let fits = digits(first) && groups.clone().all(|group| group.len() == 3 && digits(group));
+    let grouped = groups.next().is_none() || first.len() <= 3;
+    if !(digits(fraction) && fits && grouped) {
+        return None;
+    }
+    format!("{}.{fraction}", whole.replace('.', "")).parse().ok()
+}
+
+/// Returns the days since 1970-01-01 of a date, with or without a time: `2024-03-31`,
+/// `2024-03-31T12:30:00Z`, `2024/03/31`, `31.03.2024`, `31/03/2024` or `03/31/2024`.
+///
+/// In the form with two slashes and the year last, the month is first unless it is above 12.
+pub(crate) fn days(text: &str) -> Option<f64> {
+    let bytes = text.as_bytes();
+    if !(8..=40).contains(&bytes.len()) || !bytes[0].is_ascii_digit() || !text.is_ascii() {
+        return None;
+    }
+    let end = text.find(['T', ' ']).unwrap_or(text.len());
+    let (date, time) = (&text[..end], text[end..].get(1..).unwrap_or(""));
+    let separator = date.bytes().find(|byte| !byte.is_ascii_digit())?;
+    let mut parts = date.split(char::from(separator));
+    let (a, b, c) = (parts.next()?, parts.next()?, parts.next()?);
+    let number = |part: &str, most: usize| {
+        let valid = (1..=most).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        valid.then(|| part.parse::<i64>().ok()).flatten()
+    };
+    if parts.next().is_some() {
+        return None;
+    }
+    let (year, month, day) = match (separator, a.len(), c.len()) {
+        (b'-' | b'/' | b'.', 4, 1..=2) => (number(a, 4)?, number(b, 2)?, number(c, 2)?),
+        (b'.' | b'-', 1..=2, 4) => (number(c, 4)?, number(b, 2)?, number(a, 2)?),
+        (b'/', 1..=2, 4) => {
+            let (first, second) = (number(a, 2)?, number(b, 2)?);
+            let (month, day) = if first > 12 { (second, first) } else { (first, second) };
+            (number(c, 4)?, month, day)
+        }
+        _ => return None,
+    };
+    if !(1..=12).contains(&month) || !(1..=days_of_month(year, month)).contains(&day) {
+        return None;
+    }
+    let fraction = if time.is_empty() { 0.0 } else { day_fraction(time)? };
+    Some(days_from_civil(year, month, day) as f64 + fraction)
+}
+
+fn days_of_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Parses `HH:MM[:SS[.f]]` with an optional `Z` or `±HH[:MM]`, as a fraction of a day in UTC.
+fn day_fraction(time: &str) -> Option<f64> {
+    let zone_at = time.find(['Z', '+', '-']).unwrap_or(time.len());
+    let (clock, zone) = (time[..zone_at].trim_end(), &time[zone_at..]);
+    let mut parts = clock.split(':');
+    let hours: u32 = parts.next()?.parse().ok().filter(|&hours| hours < 25)?;
+    let minutes: u32 = parts.next()?.parse().ok().filter(|&minutes| minutes < 60)?;
+    let seconds: f64 = match parts.next() {
+        Some(seconds) if seconds.as_bytes().first().is_some_and(u8::is_ascii_digit) => {
+            seconds.parse().ok()?
+        }
+        Some(_) => return None,
+        None => 0.0,
+    };
+    if parts.next().is_some() || !(0.0..61.0).contains(&seconds) {
+        return None;
+    }
+    let offset = match zone {
+        "" | "Z" => 0.0,
+        zone => {
+            let digits: String = zone[1..].chars().filter(|c| *c != ':').collect();
+            let padded = if digits.len() == 2 { format!("{digits}00") } else { digits };
+            let both: u32 = Some(padded).filter(|text| text.len() == 4)?.parse().ok()?;
+            let minutes = f64::from(both / 100 * 60 + both % 100);
+            if zone.starts_with('-') { -minutes } else { minutes }
+        }
+    };
+    Some((f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0 + seconds - offset * 60.0) / 86_400.0)
+}
+
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar.
+pub(crate) fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimal_commas_are_read_where_they_are_allowed() {
+        for (text, expected) in [
+            ("1,5", Some(1.5)),
+            ("-1.234,5", Some(-1234.5)),
+            ("3", Some(3.0)),
+            ("0.25", Some(0.25)),
+            ("+2", Some(2.0)),
+        ] {
+            assert_eq!(number(text, Decimal::Comma), expected, "{text}");
+        }
+        for text in ["1,5,2", "12.34,5", "1,", ",5", "a,b", "1.2345,6", "1234.567,8"] {
+            assert_eq!(number(text, Decimal::Comma), None, "{text}");
+        }
+        assert_eq!(number("1,5", Decimal::Point), None);
+    }
+
+    #[test]
+    fn dates_of_common_forms_are_days() {
+        let cases = [
+            ("1970-01-01", 0.0),
+            ("1970-01-02T12:00:00Z", 1.5),
+            ("1970-01-02 12:00", 1.5),
+            ("1970-01-02T12:00:00+12:00", 1.0),
+            ("2000-03-01", 11017.0),
+            ("2024/02/29", 19782.0),
+            ("29.02.2024", 19782.0),
+            ("29/02/2024", 19782.0),
+            ("02/29/2024", 19782.0),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(days(text), Some(expected), "{text}");
+        }
+        let no_dates = [
+            "2023-02-29",
+            "2024-13-01",
+            "12345678",
+            "1-2-3",
+            "20240229",
+            "a good film",
+            "3.14159265",
+            "10.0.0.127",
+            "2024-02-29x",
+            "2024-02-29 25:00:00",
+            "é2024-02-29",
+        ];
+        for text in no_dates {
+            assert_eq!(days(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Images in files: a folder `device/class/image.png`, a folder `class/image.png`, or a table with a
+//! column of paths.
+//!
+//! Images of another size than the most frequent one are resized with a Lanczos filter. Pixels are
+//! stored channel by channel, one byte each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use deltafl::data::{DeviceExamples, ImageShape, InputKind, Provenance, TableCoding, TargetKind};
+
+use super::error::{ImportError, ImportProblem};
+use super::image::{DecodedImage, decode};
+use super::input::Input;
+use super::rows::{TableFiles, TableFormat};
+use super::spool::Spool;
+use super::table::TableColumns;
+use super::{ImportTarget, Imported};
+use crate::FederationWriter;
+
+/// The largest file of an image, in bytes.
+const LARGEST_FILE: usize = 1 << 28;
+
+/// The images from which size and colour are derived.
+const SAMPLE: usize = 500;
+
+/// The colours of images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Colour {
+    /// Red, green and blue if an image is coloured, grey otherwise.
+    #[default]
+    Auto,
+    /// The luminance of each pixel.
+    Grey,
+    /// Red, green and blue.
+    Rgb,
+}
+
+/// The conversion of images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageOptions {
+    /// Width and height; the most frequent size if `None`.
+    pub size: Option<(usize, usize)>,
+    /// The colours.
+    pub colour: Colour,
+}
+
+/// An image file with its device and class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ImageFile {
+    device: String,
+    class: String,
+    path: PathBuf,
+}
+
+/// Whether the name of a file is that of an image.
+pub fn is_image(path: &Path) -> bool {
+    let extension = path.extension().map(|end| end.to_string_lossy().to_lowercase());
+    extension.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.as_str()))
+}
+
+/// Imports a folder `device/class/image`, or `class/image` with one device.
+pub fn import_folder(
+    folder: &Path,
+    options: ImageOptions,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let mut paths = Vec::new();
+    list(folder, &mut Vec::new(), &mut paths)?;
+    let files = paths.into_iter().map(|(names, path)| match &names[..] {
+        [class] => Ok(ImageFile { device: "all".to_owned(), class: class.clone(), path }),
+        [device, class] => Ok(ImageFile { device: device.clone(), class: class.clone(), path }),
+        _ => Err(ImportError::file(&path, ImportProblem::ImagePlace)),
+    });
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let mut source = Provenance::new("images");
+    source.file(folder);
+    let coding = TableCoding::default();
+    import(folder, &files, options, target, coding, source)
+}
+
+/// Imports a table with a column of paths, relative to the folder of the table.
+pub fn import_table(
+    path: &Path,
+    format: TableFormat,
+    columns: &TableColumns,
+    image: &str,
+    options: ImageOptions,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let table = TableFiles::open(&[path.to_owned()], format, None)?;
+    let device = columns.device.as_deref().map(|name| table.column(name)).transpose()?;
+    let (label, image) = (table.column(&columns.label)?, table.column(image)?);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let (mut rows, mut files) = (table.rows()?, Vec::new());
+    while rows.next()? {
+        let text = |place: usize| -> Result<String, ImportError> {
+            let text = rows.text(place)?.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+            let column = || ImportProblem::MissingValue { column: table.header[place].clone() };
+            text.ok_or_else(|| rows.error(column()))
+        };
+        let device = device.map_or_else(|| Ok("all".to_owned()), text)?;
+        files.push(ImageFile { device, class: text(label)?, path: folder.join(text(image)?) });
+    }
+    let mut source = Provenance::new("images");
+    source.file(path);
+    let coding = TableCoding {
+        device: columns.device.clone(),
+        label: Some(columns.label.clone()),
+        ..TableCoding::default()
+    };
+    import(path, &files, options, target, coding, source)
+}
+
+/// Lists the images of a folder in the order of their names, with the names of the folders.
+fn list(
+    folder: &Path,
+    names: &mut Vec<String>,
+    found: &mut Vec<(Vec<String>, PathBuf)>,
+) -> Result<(), ImportError> {
+    const DEEPEST: usize = 8;
+    let failed = |source| ImportError::file(folder, ImportProblem::Io(source));
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() && names.len() < DEEPEST {
+            names.push(name);
+            list(&path, names, found)?;
+            names.pop();
+        } else if is_image(&path) {
+            found.push((names.clone(), path));
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<DecodedImage, ImportError> {
+    let bytes = Input::read_all(path, LARGEST_FILE)?;
+    decode(&bytes).map_err(|problem| ImportError::file(path, problem))
+}
+
+/// Returns the shape of all images after the conversion.
+fn shape(files: &[ImageFile], options: ImageOptions) -> Result<ImageShape, ImportError> {
+    let (mut sizes, mut is_colour): (HashMap<(usize, usize), usize>, bool) = (HashMap::new(), false);
+    let every = files.len().div_ceil(SAMPLE).max(1);
+    for file in files.iter().step_by(every) {
+        let image = read(&file.path)?;
+        *sizes.entry((image.width, image.height)).or_default() += 1;
+        is_colour |= image.is_colour;
+    }
+    let frequent = sizes.into_iter().max_by_key(|&(size, count)| (count, size)).map(|(size, _)| size);
+    let (width, height) = options.size.or(frequent).unwrap_or((1, 1));
+    let is_colour = match options.colour {
+        Colour::Auto => is_colour,
+        Colour::Grey => false,
+        Colour::Rgb => true,
+    };
+    Ok(ImageShape { width, height, channels: if is_colour { 3 } else { 1 } })
+}
+
+fn import(
+    path: &Path,
+    files: &[ImageFile],
+    options: ImageOptions,
+    target: &ImportTarget,
+    coding: TableCoding,
+    mut source: Provenance,
+) -> Result<Imported, ImportError> {
+    if files.is_empty() {
+        return Err(ImportError::file(path, ImportProblem::Nothing("no PNG or JPEG images")));
+    }
+    let names: BTreeSet<&str> = files.iter().map(|file| file.class.as_str()).collect();
+    let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    if names.iter().all(|name| name.parse::<u32>().is_ok()) {
+        names.sort_by_key(|name| name.parse::<u32>().unwrap_or(0));
+    }
+    let classes: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+    let shape = shape(files, options)?;
+    let mut spool = Spool::new(&target.parent())?;
+    let (mut resized, mut grey) = (0, 0);
+    for file in files {
+        let image = read(&file.path)?;
+        resized += u64::from((image.width, image.height) != (shape.width, shape.height));
+        grey += u64::from(image.is_colour && shape.channels == 1);
+        let device = spool.device(&file.device);
+        spool.row(device, &pixels(image, shape))?;
+        spool.label(classes[file.class.as_str()]);
+    }
+    source.option("images", format!("{} × {} × {}", shape.width, shape.height, shape.channels));
+    if resized > 0 {
+        source.option("resized", format!("{resized} images, with a Lanczos filter"));
+    }
+    if grey > 0 {
+        source.option("colours", format!("{grey} coloured images became grey"));
+    }
+    let mut sorted = spool.finish()?;
+    let roster = target.roster(&sorted.counts, &mut source)?;
+    let kind = InputKind::Bytes { dim: shape.features() };
+    let heading =
+        target.heading("images", kind, TargetKind::Classes(names.len().max(target.classes.unwrap_or(0))));
+    let mut writer = FederationWriter::create(&target.out, heading)?;
+    target.record(&mut writer, source);
+    writer.class_names(names).coding(TableCoding { image: Some(shape), ..coding });
+    let (mut bytes, mut labels) = (Vec::new(), Vec::new());
+    for (device, split) in roster {
+        sorted.load(device, &mut bytes, &mut labels)?;
+        writer.push(&sorted.ids[device], split, DeviceExamples::Bytes(&bytes), &labels)?;
+    }
+    Ok(Imported::new(writer.finish()?, target))
+}
+
+/// Returns the pixels of an image in the shape, channel by channel.
+fn pixels(image: DecodedImage, shape: ImageShape) -> Vec<u8> {
+    let channels = match shape.channels {
+        1 => vec![image.into_grey()],
+        _ => Vec::from(image.into_channels()),
+    };
+    let in_shape = |channel: super::image::GreyImage| {
+        if (channel.width, channel.height) == (shape.width, shape.height) {
+            channel.pixels
+        } else {
+            channel.resized(shape.width, shape.height).pixels
+        }
+    };
+    channels.into_iter().flat_map(in_shape).collect()
+}

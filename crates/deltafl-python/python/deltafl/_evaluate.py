@@ -1,0 +1,195 @@
+"""Predictions of the models of a run, and metrics of these predictions per device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _deltafl
+from ._columns import feature_values
+from ._table import Table
+from .errors import InvalidInput
+from .metrics import OF_TASK, named
+
+if TYPE_CHECKING:
+    from ._federation import Federation
+    from ._run import Run, Track
+
+__all__ = ["Evaluation", "check_normalised", "evaluated", "outputs"]
+
+Array = NDArray[Any]
+_PERCENTILES = (10, 20, 50, 80, 90, 95)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of every device under every model, from :meth:`Run.evaluate`."""
+
+    #: The identities of the devices.
+    ids: list[str]
+    #: The number of examples of each device.
+    examples: NDArray[np.int64]
+    #: The values of the devices by model and metric, such as ``["FedAvg"]["auc"]``.
+    models: Mapping[str, Mapping[str, NDArray[np.float64]]]
+
+    def devices(self) -> Table:
+        """Returns a table with one row per model and device, and one column per metric."""
+        metrics = next(iter(self.models.values()))
+        columns: dict[str, Any] = {
+            "model": [name for name in self.models for _ in self.ids],
+            "device": self.ids * len(self.models),
+            "examples": np.tile(self.examples, len(self.models)),
+        }
+        for metric in metrics:
+            columns[metric] = np.concatenate([values[metric] for values in self.models.values()])
+        return Table.from_columns(columns)
+
+    def table(self) -> Table:
+        """Returns a table with one row per model and metric.
+
+        The columns are the mean over the devices, percentiles, the standard deviation and the range
+        between the 10th and the 90th percentile. Devices whose metric is NaN, such as the AUC of a
+        single class, are not included; ``devices`` is the number of the others.
+        """
+        rows: dict[str, list[Any]] = {}
+        for model, metrics in self.models.items():
+            for metric, values in metrics.items():
+                known = values[~np.isnan(values)]
+                cells: dict[str, Any] = {"model": model, "metric": metric, "devices": len(known)}
+                cells["mean"] = known.mean() if len(known) else np.nan
+                for percentile in _PERCENTILES:
+                    cells[f"p{percentile}"] = np.percentile(known, percentile) if len(known) else np.nan
+                cells["std"] = known.std() if len(known) else np.nan
+                cells["spread"] = cells["p90"] - cells["p10"]
+                for name, cell in cells.items():
+                    rows.setdefault(name, []).append(cell)
+        return Table.from_columns(rows)
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.ids)} devices"]
+        for model, metrics in self.models.items():
+            means = ", ".join(f"{metric} {np.nanmean(values):.4g}" for metric, values in metrics.items())
+            lines.append(f"{model}: {means} (means over the devices)")
+        return "\n".join(lines)
+
+
+def evaluated(
+    tracks: Sequence[Track],
+    federation: Federation,
+    *,
+    metrics: Sequence[str | Callable[..., float]] | None,
+    split: str | None,
+    seed: int | None,
+) -> Evaluation:
+    """Evaluates models on the devices of a split, or on all devices if it has none."""
+    listed = federation._inner.devices()
+    chosen = [index for index, (_, part, _) in enumerate(listed) if split is None or part == split]
+    chosen = chosen or list(range(len(listed)))
+    models: dict[str, dict[str, NDArray[np.float64]]] = {}
+    for track in tracks:
+        predictor = _Predictor(track, federation, seed)
+        functions = [named(metric, predictor.task) for metric in metrics or OF_TASK[predictor.task]]
+        if metrics is None and not predictor.has_probabilities(chosen[0]):
+            functions = [(name, function) for name, function in functions if name not in _NEED_PROBABILITIES]
+        values: dict[str, list[float]] = {name: [] for name, _ in functions}
+        for index in chosen:
+            targets, found = predictor.targets(index), predictor.outputs(index)
+            for name, function in functions:
+                values[name].append(float(function(targets, found)))
+        models[track.name] = {name: np.array(column, dtype=np.float64) for name, column in values.items()}
+    counts = np.array([listed[index][2] for index in chosen], dtype=np.int64)
+    return Evaluation([listed[index][0] for index in chosen], counts, models)
+
+
+def check_normalised(run: Run) -> None:
+    """Rejects new inputs if the run normalised its inputs with constants of the training data."""
+    how = run.experiment["data"].get("normalise", "none")
+    if how != "none":
+        raise InvalidInput(
+            f"the run normalised its inputs (normalise={how!r}) with constants of its training data, which the "
+            "run folder does not contain: evaluate its own data with run.evaluate()"
+        )
+
+
+#: The metrics that need a probability per class.
+_NEED_PROBABILITIES = ("auc", "log_loss", "perplexity")
+
+
+class _Predictor:
+    """The outputs of one model for the devices of a federation."""
+
+    def __init__(self, track: Track, federation: Federation, seed: int | None) -> None:
+        self._track, self._federation = track, federation
+        self._trainer = track._trainer()
+        self._params = track.params(seed)
+        self.task = _task(track) if self._trainer is None else self._trainer.task
+
+    def targets(self, index: int) -> Array:
+        """Returns the targets of a device."""
+        inputs, targets = self._federation._inner.examples(index)
+        layout = self._federation._layout
+        return targets if layout is None else layout.unpacked(inputs, targets)[1]
+
+    def outputs(self, index: int) -> Array:
+        """Returns the outputs for the examples of a device."""
+        if self._trainer is not None:
+            inputs, targets = self._federation._inner.examples(index)
+            layout = self._federation._layout
+            given = inputs if layout is None else layout.unpacked(inputs, targets)[0]
+            return np.asarray(self._trainer.predict(self._params.copy(), given))
+        return _built_in(self._track, self._params, self._federation, index)
+
+    def has_probabilities(self, index: int) -> bool:
+        """Returns True if the outputs are a probability per class."""
+        return self._trainer is None or self.outputs(index).ndim > 1
+
+
+def _task(track: Track) -> str:
+    kind = track._run.experiment["model"]["kind"]
+    if kind == "logistic":
+        return "binary"
+    summary = track._run.summary()["task"]
+    return summary if isinstance(summary, str) else "regression"
+
+
+def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
+    """Returns the outputs of a model for some inputs."""
+    trainer = track._trainer()
+    if trainer is not None:
+        given = inputs if isinstance(inputs, Mapping) else _matrix(inputs)
+        return np.asarray(trainer.predict(track.params(seed), given))
+    from ._federation import Federation
+
+    rows = _matrix(inputs)
+    check_normalised(track._run)
+    params = track.params(seed)
+    is_regression = _task(track) == "regression"
+    targets = np.zeros(len(rows), dtype=np.float32 if is_regression else np.int64)
+    classes = None if is_regression else _class_count(track, seed)
+    federation = Federation({"inputs": (rows, targets)}, classes=classes)
+    return _built_in(track, params, federation, 0)
+
+
+def _class_count(track: Track, seed: int | None) -> int:
+    """Returns the number of classes: the rows of the last matrix of the model."""
+    matrices = [array for array in track.arrays(seed).values() if array.ndim > 1]
+    return max(2, int(matrices[-1].shape[0]))
+
+
+def _built_in(track: Track, params: NDArray[np.float32], federation: Federation, index: int) -> Array:
+    """Returns probabilities, or real numbers."""
+    found, task = _deltafl.predict(track._run.path, params, federation._inner, index)
+    return found[:, 0] if task == "regression" else np.exp(found)
+
+
+def _matrix(inputs: Any) -> Array:
+    """Returns a matrix of an array or of the columns of a table."""
+    names = getattr(inputs, "column_names", None) or getattr(inputs, "columns", None)
+    if names is None:
+        array = np.asarray(inputs)
+        return array if array.dtype == np.uint8 else np.ascontiguousarray(array, dtype=np.float32)
+    return np.stack([feature_values(str(name), inputs[name]) for name in names], axis=1)

@@ -1,0 +1,259 @@
+"""PyTorch modules whose devices train in one call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deltafl as dfl
+
+torch = pytest.importorskip("torch")
+dfl_torch = pytest.importorskip("deltafl.torch")
+nn = torch.nn
+
+#: Devices of several sizes, so that batches are short and devices differ in their steps.
+SIZES = [3, 9, 10, 17, 4, 25, 11]
+
+
+def federation(width: int, classes: int | None, *, tokens: int | None = None) -> dfl.Federation:
+    rng = np.random.default_rng(5)
+    rows = sum(SIZES)
+    inputs = rng.standard_normal((rows, width)).astype(np.float32)
+    if tokens is not None:
+        inputs = rng.integers(tokens, size=(rows, width)).astype(np.float32)
+    if classes is None:
+        targets: Any = (inputs[:, 0] + 0.1 * rng.standard_normal(rows)).astype(np.float32)
+    else:
+        targets = rng.integers(classes, size=rows).astype(np.uint32)
+    devices = np.repeat([f"d{k}" for k in range(len(SIZES))], SIZES)
+    return dfl.Federation.from_arrays(inputs, targets, devices)
+
+
+class Residual(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A residual block with group norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.second = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, images: Any) -> Any:
+        first = torch.relu(self.norm(self.first(images)))
+        return self.out((first + self.second(first)).mean((2, 3)))
+
+
+class Recurrent(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A recurrent network over the entries of a row."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self.out = nn.Linear(layer.hidden_size * (2 if layer.bidirectional else 1), 3)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(self.layer(rows.unsqueeze(2))[0][:, -1])
+
+
+class Transformer(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A block with attention over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+        self.projection, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, tokens: Any) -> Any:
+        states = self.embedding(tokens.long())
+        query, key, value = self.projection(self.norm(states)).chunk(3, dim=2)
+        attention = torch.softmax(query @ key.transpose(1, 2) / 8**0.5, dim=2)
+        return self.out((states + attention @ value).mean(1))
+
+
+class Tied(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, rows: Any) -> Any:
+        return self.second(torch.tanh(self.first(rows)))[:, :3]
+
+
+class Bag(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """The mean of embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(11, 5), nn.Linear(5, 3)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.out(self.embedding(tokens.long()).mean(1))
+
+
+def perceptron(classes: int = 3) -> Any:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, classes))
+
+
+def frozen() -> Any:
+    net = perceptron()
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+def convolution() -> Any:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+
+
+#: The module, the width of its inputs, the shape of an input, and the number of tokens.
+MODULES: dict[str, tuple[Callable[[], Any], int, tuple[int, ...] | None, int | None]] = {
+    "perceptron": (perceptron, 6, None, None),
+    "convolution": (convolution, 36, (1, 6, 6), None),
+    "residual, group norm": (Residual, 36, (1, 6, 6), None),
+    "lstm": (lambda: Recurrent(nn.LSTM(1, 5, batch_first=True)), 6, None, None),
+    "two lstm layers, both ways": (
+        lambda: Recurrent(nn.LSTM(1, 4, num_layers=2, batch_first=True, bidirectional=True)),
+        6,
+        None,
+        None,
+    ),
+    "gru": (lambda: Recurrent(nn.GRU(1, 5, batch_first=True)), 6, None, None),
+    "transformer": (Transformer, 6, None, 11),
+    "bag of embeddings": (Bag, 6, None, 11),
+    "tied weights": (Tied, 6, None, None),
+    "frozen layer": (frozen, 6, None, None),
+}
+
+
+def trained(data: dfl.Federation, module: Any, algorithms: Any, **options: Any) -> list[Any]:
+    keywords: dict[str, Any] = {
+        "rounds": 2,
+        "cohort": len(SIZES),
+        "split": {"train": 1.0},
+        "local": dfl.SGD(lr=0.2, batch=4, epochs=2),
+        "progress": False,
+        **options,
+    }
+    run = dfl.train(data, module, algorithms, **keywords)
+    return [track.params() for track in run]
+
+
+def close(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(np.linalg.norm(a - b) <= 1e-4 * np.linalg.norm(b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_devices_in_one_call_agree_with_one_after_another(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, width, shape, tokens = MODULES[name]
+    data = federation(width, 3, tokens=tokens)
+    torch.manual_seed(1)
+    net = make()
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5), dfl.FedProx(mu=0.5)]
+    found = {}
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        for cohort in ("off", "on"):
+            module = dfl_torch.Module(net, shape=shape, l2=0.01, cohort=cohort, device="cpu")
+            found[cohort] = trained(data, module, algorithms, seeds=[3])
+    assert "in one call" in caplog.text, caplog.text
+    start = dfl_torch.Module(net, device="cpu").init(np.random.default_rng(0))
+    assert np.linalg.norm(found["on"][0] - start) > 1e-3 * np.linalg.norm(start), "it has trained"
+    assert close(found["on"], found["off"])
+
+
+@pytest.mark.parametrize("task", ["regression", "binary", "own loss"])
+def test_other_tasks_and_a_loss_of_the_user_agree(task: str) -> None:
+    data = federation(6, None if task == "regression" else 2 if task == "binary" else 3)
+    torch.manual_seed(1)
+    net = perceptron(3 if task == "own loss" else 1)
+    own = nn.CrossEntropyLoss(label_smoothing=0.1) if task == "own loss" else None
+    kind = "classes" if task == "own loss" else task
+    found = [
+        trained(data, dfl_torch.Module(net, own, task=kind, cohort=cohort, device="cpu"), [dfl.DeltaFL(theta=0.5)])
+        for cohort in ("on", "off")
+    ]
+    assert close(*found)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_with_momentum_and_clipped_updates_agree(nesterov: bool) -> None:
+    data = federation(6, 3)
+    torch.manual_seed(1)
+    net = perceptron()
+
+    def sgd(params: list[Any], local: dfl.Local) -> Any:
+        return torch.optim.SGD(
+            params, lr=local.learning_rate, momentum=0.8, weight_decay=0.02, nesterov=nesterov
+        )
+
+    found = [
+        trained(data, dfl_torch.Module(net, optimizer=sgd, cohort=cohort, device="cpu"), [dfl.FedAvg()])
+        for cohort in ("on", "off")
+    ]
+    assert close(*found)
+
+
+def test_dropout_depends_on_the_device_and_not_on_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 3))
+    module = dfl_torch.Module(net, cohort="on", device="cpu")
+    data = federation(6, 3)
+    # A masked run asks for each device in a call of its own.
+    plain, again, masked = (
+        trained(data, module, [dfl.FedAvg()], secagg=secagg) for secagg in ("plain", "plain", "real")
+    )
+    without = trained(data, dfl_torch.Module(net.eval(), cohort="off", device="cpu"), [dfl.FedAvg()])
+    assert np.array_equal(plain[0], again[0])
+    assert close(plain, masked)
+    assert not close(plain, without), "dropout has an effect"
+
+
+def test_a_batch_norm_trains_one_after_another_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    local = dfl.SGD(lr=0.1, batch=8, steps=3)
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = [
+            trained(
+                federation(6, 3),
+                dfl_torch.Module(net, cohort=cohort, device="cpu"),
+                [dfl.FedAvg()],
+                local=local,
+            )
+            for cohort in ("on", "off")
+        ]
+    assert close(*found)
+    assert "batch norm" in caplog.text and "GroupNorm" in caplog.text
+
+
+def test_an_operator_that_vmap_does_not_support_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Item(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, rows: Any) -> Any:
+            return self.out(rows) * float(rows.abs().sum().item() >= 0.0)
+
+    torch.manual_seed(1)
+    net = Item()
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = [
+            trained(federation(6, 3), dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()])
+            for cohort in ("on", "off")
+        ]
+    assert all(np.array_equal(a, b) for a, b in zip(*found))
+    assert "one after another" in caplog.text and ".item()" in caplog.text

@@ -1,0 +1,380 @@
+//! A field: many algorithms on the same federation, tuned with the same budget and compared.
+//!
+//! ```text
+//! fields/NAME/
+//!   field.toml        the experiment that all methods share
+//!   points/ADDRESS/   a run folder per point, named after its experiment
+//!   field.json        the results; field.md, field.csv, field.svg, field.png
+//!   report.html       the page, with any two methods side by side
+//! ```
+//!
+//! 1. Every method has [`CANDIDATES`] candidates: values of its options and of the learning rate.
+//! 2. Successive halving chooses one by its error on held-out train devices ([`RUNGS`]).
+//! 3. The chosen candidate trains on every split, with the seeds, cohorts and local work of all others.
+//!
+//! A point depends only on its experiment. A second call therefore continues where the first one
+//! stopped, and shards on several machines are merged by copying their `points`.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::{RunFolderError, Summary, TrackSummary};
+
+mod base;
+mod error;
+mod method;
+mod picture;
+mod results;
+mod statistics;
+mod tables;
+
+pub use error::FieldError;
+pub use method::{CANDIDATES, Candidate, FieldMethod, MethodGrid};
+pub use results::{FieldPaths, FieldResults, MethodResult, ToTarget, Tuned};
+pub use statistics::{Estimate, LEVELS};
+
+use crate::compare::Bootstrap;
+use crate::error::{create_folder, write_file};
+use crate::event::SweepObserver;
+use crate::paper::estimate::{Left, RunPace};
+use crate::session;
+use crate::sweep::folder::{Standing, SweepFolder};
+use crate::sweep::points::{Shard, SweepPoint};
+use crate::sweep::train::{self, SweepOptions, Tally};
+
+/// The rungs of successive halving: how many candidates of a method train, and for which fraction of
+/// the rounds (numerator, denominator).
+pub const RUNGS: [(usize, (u64, u64)); 2] = [(CANDIDATES, (1, 6)), (3, (1, 2))];
+
+/// The statistic over validation devices that chooses between candidates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Criterion {
+    /// The 90th percentile.
+    #[default]
+    P90,
+    /// The mean.
+    Mean,
+}
+
+/// How to run a field.
+#[derive(Clone, Debug)]
+pub struct FieldOptions {
+    /// The methods; all that fit the federation if empty.
+    pub methods: Vec<FieldMethod>,
+    /// The kind of model; the default for the kind of input if `None`.
+    pub model: Option<String>,
+    /// `KEY=VALUE` overrides of the shared experiment.
+    pub overrides: Vec<String>,
+    /// The number of splits of the devices.
+    pub splits: NonZeroUsize,
+    /// The statistic that chooses between candidates.
+    pub criterion: Criterion,
+    /// The error whose costs are reported, as displayed; near that of FedAvg if `None`.
+    pub target: Option<f64>,
+    /// The share of the methods that this process trains.
+    pub shard: Shard,
+    /// The folder; `fields/NAME` if `None`.
+    pub out: Option<PathBuf>,
+    /// How to train the points.
+    pub sweep: SweepOptions,
+    /// The resampling of the intervals.
+    pub bootstrap: Bootstrap,
+}
+
+/// A planned field.
+#[derive(Debug)]
+pub struct Field {
+    base: Experiment,
+    methods: Vec<FieldMethod>,
+    options: FieldOptions,
+    out: PathBuf,
+}
+
+/// The remaining work of a field.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FieldEstimate {
+    /// Points that are not finished.
+    pub points: usize,
+    /// Their rounds.
+    pub rounds: u64,
+    /// The time, or `None` if no point is left.
+    pub time: Option<Duration>,
+}
+
+/// A method with the candidates that are left.
+struct Contender<'a> {
+    method: &'a FieldMethod,
+    candidates: Vec<Candidate>,
+}
+
+impl Field {
+    /// Plans a field. `federation` is a federation folder, the name of a synthetic federation such as
+    /// `glyphs` or `synthetic(1,1)`, an inline table, or an experiment file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the federation, the model, an override or a method is invalid.
+    pub fn new(federation: &str, options: FieldOptions) -> Result<Self, FieldError> {
+        let base = base::experiment(federation, options.model.as_deref(), &options.overrides)?;
+        let methods = match options.methods.as_slice() {
+            [] => FieldMethod::all(&base),
+            given => given.to_vec(),
+        };
+        for (i, method) in methods.iter().enumerate() {
+            if methods[..i].iter().any(|other| other.name() == method.name()) {
+                return Err(FieldError::Twice { method: method.name() });
+            }
+        }
+        let out = options.out.clone().unwrap_or_else(|| Path::new("fields").join(base.name()));
+        let field = Self { base, methods, options, out };
+        let tuning = field.tuning()?;
+        for method in &field.methods {
+            for candidate in method.grid(&tuning).candidates() {
+                method.experiment(&tuning, &candidate)?;
+            }
+        }
+        Ok(field)
+    }
+
+    /// Returns the shared experiment.
+    pub fn base(&self) -> &Experiment {
+        &self.base
+    }
+
+    /// Returns the methods.
+    pub fn methods(&self) -> &[FieldMethod] {
+        &self.methods
+    }
+
+    /// Returns the folder.
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// Returns the values that the tuning of each method tries.
+    pub fn grids(&self) -> Vec<(String, MethodGrid)> {
+        self.methods.iter().map(|method| (method.name(), method.grid(&self.base))).collect()
+    }
+
+    /// Measures a few rounds of all methods and returns the remaining work of this process. Returns
+    /// `None` if `stop` is set meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment cannot be trained on this machine, or if a point cannot be read.
+    pub fn estimate(&self, stop: &AtomicBool) -> Result<Option<FieldEstimate>, FieldError> {
+        let (mut estimate, mut time) = (FieldEstimate { points: 0, rounds: 0, time: None }, Duration::ZERO);
+        let federation = session::load(&self.base)?;
+        // Methods on a GPU and on the CPU are measured separately, each with all of its methods at once.
+        let on_cpu = |method: &FieldMethod| {
+            let candidate = &method.grid(&self.base).candidates()[0];
+            let experiment = method.experiment(&self.base, candidate)?;
+            Ok::<_, FieldError>(experiment.tracks().iter().any(deltafl::algorithm::Track::needs_cpu))
+        };
+        for group in [false, true] {
+            let mut methods = Vec::new();
+            for method in self.shard() {
+                if on_cpu(method)? == group {
+                    methods.push(method);
+                }
+            }
+            let mut left = Left::default();
+            for method in &methods {
+                let (points, work) = self.left(method)?;
+                estimate.points += points;
+                estimate.rounds += work.rounds;
+                left += work;
+            }
+            if left == Left::default() {
+                continue;
+            }
+            let mut sections = Vec::new();
+            for method in &methods {
+                let candidates = method.grid(&self.base).candidates();
+                let experiment = method.experiment(&self.base, &candidates[candidates.len() / 2])?;
+                sections.extend(experiment.algorithms().iter().cloned());
+            }
+            let together = self.base.clone().with_algorithms(sections);
+            let together = together
+                .map_err(|error| FieldError::Method { method: "all".into(), problem: error.message })?;
+            let machine = &self.options.sweep.machine;
+            let Some(pace) = RunPace::measure(&together, &federation, &self.out, machine, stop)? else {
+                return Ok(None);
+            };
+            time += pace.time(left).div_f64(methods.len() as f64);
+        }
+        estimate.time = (estimate.points > 0).then_some(time);
+        Ok(Some(estimate))
+    }
+
+    /// Tunes the methods of this process and trains them on all splits.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a point fails, is interrupted or is trained by another process, or if a candidate of
+    /// no method has a finite error.
+    pub fn train(&self, observer: &mut SweepObserver<'_>) -> Result<(), FieldError> {
+        create_folder(&self.out)?;
+        write_file(&self.out.join("field.toml"), self.base.to_toml().as_bytes())?;
+        let mut contenders: Vec<Contender<'_>> = self.shard().map(|method| self.contender(method)).collect();
+        for rung in 0..RUNGS.len() {
+            let points = self.rung(rung, &contenders)?;
+            self.trained(&points.concat(), observer)?;
+            for (contender, points) in contenders.iter_mut().zip(&points) {
+                self.halve(rung, contender, points)?;
+            }
+        }
+        let mut finals = Vec::new();
+        for contender in &contenders {
+            finals.extend(self.finals(contender.method, &contender.candidates[0])?);
+        }
+        self.trained(&finals, observer)
+    }
+
+    /// Reads the results of all methods, trained by this process or by others.
+    ///
+    /// # Errors
+    ///
+    /// Fails if points are missing or cannot be read.
+    pub fn results(&self) -> Result<FieldResults, FieldError> {
+        FieldResults::read(self)
+    }
+
+    /// Returns the methods that this process trains.
+    fn shard(&self) -> impl Iterator<Item = &FieldMethod> {
+        self.options.shard.select(&self.methods)
+    }
+
+    fn contender<'a>(&self, method: &'a FieldMethod) -> Contender<'a> {
+        Contender { method, candidates: method.grid(&self.base).candidates() }
+    }
+
+    fn folder(&self) -> SweepFolder {
+        SweepFolder::at(&self.out.join("points"))
+    }
+
+    /// Returns the experiment on which methods are tuned.
+    fn tuning(&self) -> Result<Experiment, FieldError> {
+        base::for_tuning(&self.base, 1)
+    }
+
+    /// Returns the points of a rung for each contender, one per candidate.
+    fn rung(&self, rung: usize, contenders: &[Contender<'_>]) -> Result<Vec<Vec<SweepPoint>>, FieldError> {
+        let (numerator, denominator) = RUNGS[rung].1;
+        let rounds = (self.base.rounds() * numerator).div_ceil(denominator);
+        let rounds = NonZeroU64::new(rounds).unwrap_or(NonZeroU64::MIN);
+        let tuning = self.tuning()?.with_rounds(rounds).evaluated_at_the_end();
+        let of_contender = |contender: &Contender<'_>| {
+            let of_candidate = |candidate: &Candidate| {
+                let name = format!("{} {candidate} {} rounds", contender.method.name(), rounds);
+                point(contender.method.experiment(&tuning, candidate)?, &name)
+            };
+            contender.candidates.iter().map(of_candidate).collect()
+        };
+        contenders.iter().map(of_contender).collect()
+    }
+
+    /// Keeps the candidates for the next rung, or the best one after the last rung.
+    fn halve(
+        &self,
+        rung: usize,
+        contender: &mut Contender<'_>,
+        points: &[SweepPoint],
+    ) -> Result<(), FieldError> {
+        let keep = RUNGS.get(rung + 1).map_or(1, |(candidates, _)| *candidates);
+        let folder = self.folder();
+        let mut ranked = Vec::new();
+        for (i, point) in points.iter().enumerate() {
+            let summary = Summary::read(&folder.point(&point.address))?;
+            ranked.push((self.cost(&summary, &summary.tracks[0]).unwrap_or(f64::INFINITY), i));
+        }
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        if ranked.first().is_none_or(|best| best.0.is_infinite()) {
+            return Err(FieldError::Diverged { method: contender.method.name() });
+        }
+        let kept = ranked.iter().take(keep).map(|&(_, i)| contender.candidates[i].clone());
+        contender.candidates = kept.collect();
+        Ok(())
+    }
+
+    /// Returns the validation statistic of a track, which is smaller for better values.
+    fn cost(&self, summary: &Summary, track: &TrackSummary) -> Option<f64> {
+        let figures = track.validation?;
+        let value = match self.options.criterion {
+            Criterion::P90 => figures.p90.mean,
+            Criterion::Mean => figures.mean.mean,
+        };
+        Some(summary.task.primary().cost(value)).filter(|cost| cost.is_finite())
+    }
+
+    /// Returns the points of a chosen candidate, one per split.
+    fn finals(&self, method: &FieldMethod, candidate: &Candidate) -> Result<Vec<SweepPoint>, FieldError> {
+        let of_split = |seed: u64| {
+            let experiment = method.experiment(&base::on_split(&self.base, seed), candidate)?;
+            point(experiment, &format!("{} split {seed}", method.name()))
+        };
+        (1..=self.options.splits.get() as u64).map(of_split).collect()
+    }
+
+    /// Trains points that are not finished.
+    fn trained(&self, points: &[SweepPoint], observer: &mut SweepObserver<'_>) -> Result<(), FieldError> {
+        let (folder, points): (_, Vec<&SweepPoint>) = (self.folder(), points.iter().collect());
+        let tally = train::train(&folder, &points, &self.options.sweep, observer)?;
+        if is_complete(&tally) {
+            return Ok(());
+        }
+        Err(FieldError::Unfinished { folder: folder.path().to_owned(), tally })
+    }
+
+    /// Returns the remaining points and work of a method. Rungs that are not decided count with
+    /// their first candidates, which need the same work as any others.
+    fn left(&self, method: &FieldMethod) -> Result<(usize, Left), FieldError> {
+        let folder = self.folder();
+        let (mut count, mut left) = (0, Left::default());
+        let mut contender = self.contender(method);
+        let mut add = |points: &[SweepPoint]| -> Result<bool, FieldError> {
+            let mut finished = true;
+            for point in points {
+                if folder.standing(point)? != Standing::Finished {
+                    (count, finished) = (count + 1, false);
+                    left += Left::for_experiment(&point.experiment, &folder.point(&point.address))?;
+                }
+            }
+            Ok(finished)
+        };
+        for rung in 0..RUNGS.len() {
+            let points = self.rung(rung, std::slice::from_ref(&contender))?.concat();
+            if add(&points)? {
+                self.halve(rung, &mut contender, &points)?;
+            } else {
+                let keep = RUNGS.get(rung + 1).map_or(1, |(candidates, _)| *candidates);
+                contender.candidates.truncate(keep);
+            }
+        }
+        add(&self.finals(method, &contender.candidates[0])?)?;
+        Ok((count, left))
+    }
+}
+
+fn is_complete(tally: &Tally) -> bool {
+    tally.busy == 0 && !tally.interrupted && tally.failures.is_empty()
+}
+
+/// Returns the point of an experiment.
+fn point(experiment: Experiment, name: &str) -> Result<SweepPoint, FieldError> {
+    // The titles of compositions and symbols contain no character that a folder name excludes.
+    let named = experiment.with_name(name);
+    let experiment =
+        named.map_err(|error| FieldError::Method { method: name.to_owned(), problem: error.to_string() })?;
+    let address = experiment.address();
+    Ok(SweepPoint { values: Vec::new(), typed: Vec::new(), experiment, address })
+}
+
+impl From<RunFolderError> for FieldError {
+    fn from(error: RunFolderError) -> Self {
+        Self::Folder(error.into())
+    }
+}

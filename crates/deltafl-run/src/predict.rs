@@ -1,0 +1,287 @@
+//! Predictions of a trained model for new data.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use deltafl::algorithm::TrackLabel;
+use deltafl::data::{DataContract, Federation};
+use deltafl::kernel::Isa;
+use deltafl::model::{ModelSpec, Predictor};
+use deltafl_data::experiment::Experiment;
+use deltafl_data::import::table::{LikeOptions, import_like};
+use deltafl_data::import::{ImportError, ImportTarget, auto};
+use deltafl_data::parquet_table::{TableColumn, TableWriter};
+use deltafl_data::run_folder;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+
+use crate::contract::ContractError;
+use crate::error::{ErrorKind, Excerpt, Explain, FileError};
+use crate::evaluate::{EvaluateError, fitted};
+use crate::session::RunError;
+
+/// The reason why nothing can be predicted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PredictError {
+    /// The run or the federation cannot be used.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// The run has no contract.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] RunError),
+    /// The table cannot be read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The predictions cannot be encoded.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The parameters have another size than the model.
+    #[error("the parameters of the model do not have the size that its contract requires")]
+    OtherParams,
+}
+
+impl Explain for PredictError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Evaluate(error) => error.kind(),
+            Self::Contract(error) => error.kind(),
+            Self::Model(error) => error.kind(),
+            Self::File(error) => error.kind(),
+            Self::Import(_) | Self::OtherParams => ErrorKind::InvalidInput,
+            Self::Write { .. } => ErrorKind::Failure,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Evaluate(error) => error.help(),
+            Self::Contract(error) => error.help(),
+            Self::Model(error) => error.help(),
+            Self::File(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// A trained model with the contract of its data.
+#[derive(Clone, Debug)]
+pub struct TrainedModel {
+    /// The model.
+    pub spec: ModelSpec,
+    /// The shape and preparation of its data.
+    pub contract: DataContract,
+    /// Its parameters.
+    pub params: Vec<f32>,
+    /// Its name.
+    pub name: String,
+}
+
+impl TrainedModel {
+    /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of `seed`.
+    /// Also returns all levels of the run.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run cannot be read, or has no such model.
+    pub fn of_run(
+        run: &Path,
+        theta: Option<f64>,
+        seed: Option<u64>,
+    ) -> Result<(Self, Vec<TrackLabel>), PredictError> {
+        let failed = |error| PredictError::Evaluate(EvaluateError::from(error));
+        let experiment = run_folder::read_experiment(run).map_err(failed)?;
+        let levels: Vec<f64> = theta.into_iter().collect();
+        let chosen = crate::evaluate::chosen(&experiment, &levels)?;
+        Ok((Self::of_track(run, &experiment, chosen[0].0, seed)?, experiment.labels()))
+    }
+
+    /// Reads the model of a track of a run.
+    pub(crate) fn of_track(
+        run: &Path,
+        experiment: &Experiment,
+        track: usize,
+        seed: Option<u64>,
+    ) -> Result<Self, PredictError> {
+        let failed = |error| PredictError::Evaluate(EvaluateError::from(error));
+        let seeds = experiment.seeds();
+        let wanted = seed.or(seeds.first().copied()).unwrap_or(1);
+        let state = run_folder::read_checkpoint(run, wanted).map_err(failed)?;
+        let state = state.ok_or_else(|| EvaluateError::NoCheckpoint { path: run.to_owned() })?;
+        let contract = run_folder::read_contract(run).map_err(failed)?;
+        let contract = contract.ok_or_else(|| ContractError::OldRun { path: run.to_owned() })?;
+        Ok(Self {
+            spec: experiment.model().spec().clone(),
+            contract,
+            params: state.tracks[track].params.as_slice().to_vec(),
+            name: experiment.labels()[track].to_string(),
+        })
+    }
+}
+
+/// Predictions, one row per example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predictions {
+    /// The names of the classes; empty for a regression.
+    pub classes: Vec<String>,
+    /// The device of each example; empty if the examples are the rows of a table.
+    pub devices: Vec<String>,
+    /// A probability per class, or the predicted value, for each example.
+    pub outputs: Vec<f32>,
+}
+
+/// Predicts the targets of new data: a federation folder, or the files of a table, which are coded by
+/// the constants of the model.
+///
+/// # Errors
+///
+/// Fails if the data cannot be read or does not fit the model.
+pub fn predict(model: &TrainedModel, data: &[PathBuf], kernel: Isa) -> Result<Predictions, PredictError> {
+    match data {
+        [folder] if folder.join("federation.toml").exists() => {
+            let federation = fitted(&model.contract, folder)?;
+            outputs(model, &federation, kernel, true)
+        }
+        files => {
+            let scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
+            let target = ImportTarget::new(scratch.path().join("data"));
+            let files = auto::LocalFiles::new(files)?;
+            let format = auto::detect(files.paths.first().map_or(Path::new("."), PathBuf::as_path))?;
+            let options = LikeOptions { one_device: true, optional_label: true, ..LikeOptions::default() };
+            import_like(&files.paths, format, &model.contract, &options, &target)?;
+            let federation = fitted(&model.contract, &target.out)?;
+            outputs(model, &federation, kernel, false)
+        }
+    }
+}
+
+/// Computes the predictions for a federation that fits the contract of the model.
+fn outputs(
+    model: &TrainedModel,
+    federation: &Federation,
+    kernel: Isa,
+    with_devices: bool,
+) -> Result<Predictions, PredictError> {
+    let built = model.spec.build(federation, kernel).map_err(RunError::from)?;
+    if built.num_params() != model.params.len() {
+        return Err(PredictError::OtherParams);
+    }
+    let classes = federation.classes();
+    let mut predictor = Predictor::new(&*built, classes, &model.params);
+    let mut predictions = Predictions {
+        classes: (0..classes as u32).map(|class| federation.class_name(class)).collect(),
+        devices: Vec::new(),
+        outputs: Vec::new(),
+    };
+    for k in federation.devices() {
+        predictor.predict(federation, k, &mut predictions.outputs);
+        if with_devices {
+            let examples = federation.example_count(k) as usize;
+            predictions.devices.extend(std::iter::repeat_n(federation.id(k).to_owned(), examples));
+        }
+    }
+    Ok(predictions)
+}
+
+impl Predictions {
+    /// Returns the number of examples.
+    pub fn len(&self) -> usize {
+        self.outputs.len() / self.width()
+    }
+
+    /// Whether there are no examples.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
+    fn width(&self) -> usize {
+        self.classes.len().max(1)
+    }
+
+    /// Returns the most probable class of each example; empty for a regression.
+    pub fn most_probable(&self) -> Vec<usize> {
+        if self.classes.is_empty() {
+            return Vec::new();
+        }
+        let best = |row: &[f32]| {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            row.iter().position(|&p| p >= largest).unwrap_or(0)
+        };
+        self.outputs.chunks_exact(self.width()).map(best).collect()
+    }
+
+    /// Writes a file, Parquet if its name ends in `.parquet` and CSV otherwise. A row contains the
+    /// number of the row or the device, the prediction, and the probability of each class.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), PredictError> {
+        let failed = |reason: String| PredictError::Write { path: path.to_owned(), reason };
+        let file = File::create(path).map_err(FileError::write(path))?;
+        if path.extension().is_some_and(|end| end == "parquet") {
+            return self.write_parquet(file).map_err(|e| failed(e.to_string()));
+        }
+        let mut writer = csv::Writer::from_writer(BufWriter::new(file));
+        self.write_csv(&mut writer).map_err(|e| failed(e.to_string()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.classes.iter().map(|class| format!("p({class})")).collect()
+    }
+
+    fn write_parquet(&self, file: File) -> Result<(), ParquetError> {
+        let mut columns = vec![match self.devices.is_empty() {
+            true => ("row".to_owned(), TableColumn::U64((0..self.len() as u64).collect())),
+            false => ("device".to_owned(), TableColumn::Text(self.devices.clone())),
+        }];
+        let column = |i: usize| {
+            let values = self.outputs.iter().skip(i).step_by(self.width());
+            TableColumn::F64(values.map(|&p| p.into()).collect())
+        };
+        columns.push(match self.classes.is_empty() {
+            true => ("prediction".to_owned(), column(0)),
+            false => {
+                let names = self.most_probable().into_iter().map(|class| self.classes[class].clone());
+                ("prediction".to_owned(), TableColumn::Text(names.collect()))
+            }
+        });
+        columns.extend(self.names().into_iter().enumerate().map(|(i, name)| (name, column(i))));
+        let mut writer = TableWriter::new(file, &columns, &[], Compression::SNAPPY)?;
+        writer.write(&columns)?;
+        writer.finish()
+    }
+
+    fn write_csv(&self, writer: &mut csv::Writer<BufWriter<File>>) -> Result<(), csv::Error> {
+        let first = if self.devices.is_empty() { "row" } else { "device" };
+        writer.write_record([first.to_owned(), "prediction".to_owned()].into_iter().chain(self.names()))?;
+        let best = self.most_probable();
+        for (i, row) in self.outputs.chunks_exact(self.width()).enumerate() {
+            let place = self.devices.get(i).cloned().unwrap_or_else(|| i.to_string());
+            match best.get(i) {
+                Some(&class) => {
+                    let row = row.iter().map(f32::to_string);
+                    writer.write_record([place, self.classes[class].clone()].into_iter().chain(row))?;
+                }
+                None => writer.write_record([place, row[0].to_string()])?,
+            }
+        }
+        Ok(writer.flush()?)
+    }
+}
