@@ -74,7 +74,7 @@ fn devices(canary: bool) -> Federation {
     builder.build()
 }
 
-/// The change of w by one round, and η, per run. All tracks start from the same w.
+/// The sum of the updates of one round, and η, per run. All tracks start from the same w.
 fn runs(
     federation: &Federation,
     track: &dyn Fn() -> Track,
@@ -94,9 +94,13 @@ fn runs(
         let mut records = Records::default();
         train(&mut exchange, &plan, &mut state, &mut records).unwrap();
         let mut change = vec![0.0; start.len()];
-        for track in &state.tracks {
+        // The sums of the updates: the server divides them by a noisy weight, which it knows.
+        for (track, record) in state.tracks.iter().zip(&records.rounds) {
             let pairs = track.params.as_slice().iter().zip(start.as_slice());
-            change.iter_mut().zip(pairs).for_each(|(sum, (new, old))| *sum += f64::from(new - old));
+            let added = |(sum, (new, old)): (&mut f64, (&f32, &f32))| {
+                *sum += record.tail_weight * f64::from(new - old);
+            };
+            change.iter_mut().zip(pairs).for_each(added);
         }
         (change, records.rounds[0].eta.unwrap_or(0.0))
     };

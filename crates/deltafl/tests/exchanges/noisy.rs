@@ -69,7 +69,7 @@ fn little_noise_and_a_wide_bound_train_like_exact_sums() {
         let pairs = || noisy.params.as_slice().iter().zip(exact.params.as_slice());
         let distance = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
         let length = exact.params.as_slice().iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
-        assert!(distance < 0.01 * length, "{distance} of {length}");
+        assert!(distance < 0.03 * length, "{distance} of {length}");
     }
 }
 
