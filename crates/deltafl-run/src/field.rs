@@ -39,7 +39,7 @@ pub use statistics::{Estimate, LEVELS};
 use crate::compare::Bootstrap;
 use crate::error::{create_folder, write_file};
 use crate::event::SweepObserver;
-use crate::paper::estimate::{Left, RunPace};
+use crate::paper::estimate::{RemainingWork, RunPace};
 use crate::session;
 use crate::sweep::folder::{Standing, SweepFolder};
 use crate::sweep::points::{Shard, SweepPoint};
@@ -181,14 +181,14 @@ impl Field {
                     methods.push(method);
                 }
             }
-            let mut left = Left::default();
+            let mut left = RemainingWork::default();
             for method in &methods {
                 let (points, work) = self.left(method)?;
                 estimate.points += points;
                 estimate.rounds += work.rounds;
                 left += work;
             }
-            if left == Left::default() {
+            if left == RemainingWork::default() {
                 continue;
             }
             let mut sections = Vec::new();
@@ -331,16 +331,16 @@ impl Field {
 
     /// Returns the remaining points and work of a method. Rungs that are not decided count with
     /// their first candidates, which need the same work as any others.
-    fn left(&self, method: &FieldMethod) -> Result<(usize, Left), FieldError> {
+    fn left(&self, method: &FieldMethod) -> Result<(usize, RemainingWork), FieldError> {
         let folder = self.folder();
-        let (mut count, mut left) = (0, Left::default());
+        let (mut count, mut left) = (0, RemainingWork::default());
         let mut contender = self.contender(method);
         let mut add = |points: &[SweepPoint]| -> Result<bool, FieldError> {
             let mut finished = true;
             for point in points {
                 if folder.standing(point)? != Standing::Finished {
                     (count, finished) = (count + 1, false);
-                    left += Left::for_experiment(&point.experiment, &folder.point(&point.address))?;
+                    left += RemainingWork::for_experiment(&point.experiment, &folder.point(&point.address))?;
                 }
             }
             Ok(finished)
