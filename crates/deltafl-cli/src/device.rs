@@ -125,6 +125,12 @@ pub(crate) struct ConsentArgs {
     /// Minimum number of rounds of a run between two rounds that this device answers
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().rounds_between)]
     rounds_between: u64,
+    /// The largest ε under one authority, over everything that this device has ever answered; answers without noise exceed it [default: no limit]
+    #[arg(long, value_name = "EPSILON")]
+    max_epsilon: Option<f64>,
+    /// δ of --max-epsilon
+    #[arg(long, value_name = "DELTA", default_value_t = DeviceConfig::default().delta)]
+    delta: f64,
     /// Draw batches from the server's seed, which reproduces the bits of a simulation: the server then
     /// knows every random number of this device
     #[arg(long)]
@@ -197,6 +203,8 @@ impl TakePart {
             bucketed: consent.bucketed,
             no_evaluation: consent.no_evaluation,
             rounds_between: consent.rounds_between,
+            max_epsilon: consent.max_epsilon,
+            delta: consent.delta,
             reproducible: consent.reproducible,
             adversary: guard.adversary,
             gamma: guard.gamma,

@@ -41,6 +41,7 @@ mod man;
 mod model;
 mod paper;
 mod predict;
+mod privacy;
 mod progress;
 mod reference;
 mod report;
@@ -82,6 +83,7 @@ enum Command {
     Runs(runs::Args),
     Export(export::Args),
     Experiment(reference::Args),
+    Privacy(privacy::Args),
     /// Import, display and split data
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -179,6 +181,7 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Runs(args) => runs::run(args),
         Command::Export(args) => export::run(args),
         Command::Experiment(args) => reference::run(args),
+        Command::Privacy(args) => privacy::run(args),
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),

@@ -124,6 +124,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     drop(federation);
     let console = Console { quiet: args.quiet };
     console.warn_of_thin_tails(&experiment);
+    console.note_exact_sums(&experiment);
     let server = Server::new(args.config(), experiment, served).map_err(server_error)?;
     let out = server.folder().display();
     match server.run(stop_on_interrupt(), console).map_err(server_error)? {
@@ -160,6 +161,18 @@ impl Console {
 
     fn warn_of_thin_tails(&self, experiment: &Experiment) {
         thin_tail_warnings(experiment).iter().for_each(|text| self.note(&format!("warning: {text}")));
+    }
+}
+
+impl Console {
+    /// States what sums without noise mean for the devices of a private federation.
+    fn note_exact_sums(&self, experiment: &Experiment) {
+        if experiment.is_private() && experiment.privacy().is_none() {
+            self.note(
+                "note: the sums of this federation have no noise, so that many sums and the models may reveal \
+                 information about a device; a section [privacy] bounds it",
+            );
+        }
     }
 }
 

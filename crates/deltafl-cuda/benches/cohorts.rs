@@ -119,6 +119,7 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
             weight,
             report: None,
             personal: None,
+            noise: None,
             sum: 0,
         };
         devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()

@@ -502,6 +502,10 @@ impl Compute for Gpu<'_> {
             let place = "a GPU, for personal models,".to_owned();
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
         }
+        if tasks.iter().any(|task| task.noise.is_some()) {
+            let place = "a GPU, for noisy updates,".to_owned();
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
         if key.terms.clip.is_some() {
             let place = "a GPU, for updates that are clipped,".to_owned();
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });

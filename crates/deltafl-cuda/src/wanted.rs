@@ -73,6 +73,7 @@ mod tests {
             weight: 1.0,
             report: None,
             personal: None,
+            noise: None,
             sum: 0,
         };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);

@@ -17,7 +17,7 @@ use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
 use deltafl::superquantile::Conformity;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
-use deltafl::training::{Decay, Local, Plan};
+use deltafl::training::{Decay, InvalidPlan, Local, Plan};
 
 mod address;
 mod algorithm;
@@ -28,6 +28,7 @@ mod list;
 mod model;
 mod name;
 mod parse;
+mod privacy;
 mod renamed;
 mod resolved;
 mod split;
@@ -40,6 +41,7 @@ pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidFolderName, check_name};
 pub use parse::InvalidExperiment;
+pub use privacy::{PrivacyCost, PrivacySection};
 pub use resolved::{BackendName, Population, Resolved};
 pub use split::{InvalidSplitSection, SplitSection};
 
@@ -80,6 +82,8 @@ struct ExperimentFile {
     local: Local,
     #[serde(default)]
     availability: Availability,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    privacy: Option<PrivacySection>,
     #[serde(default, skip_serializing_if = "Adversary::is_default")]
     adversary: Adversary,
     #[serde(skip_deserializing)]
@@ -297,6 +301,29 @@ impl Experiment {
                 "{} sends more than w, which a bound on the length of updates does not cover: leave clip out",
                 track.label.algorithm
             ))),
+            _ => self.check_privacy(),
+        }
+    }
+
+    /// Checks that every sum can be noisy if the experiment has a section `[privacy]`.
+    fn check_privacy(&self) -> Result<(), InvalidExperiment> {
+        let Some(privacy) = &self.0.privacy else { return Ok(()) };
+        let refused = |message: &str| Err(InvalidExperiment::whole(message));
+        if privacy.epsilon.is_some() == privacy.noise.is_some() {
+            return refused("[privacy] needs either epsilon or noise");
+        }
+        if privacy.quantile.get() >= 1.0 || privacy.evaluation.get() >= 1.0 {
+            return refused(
+                "[privacy] leaves nothing for the updates: quantile and evaluation are shares below 1",
+            );
+        }
+        if !self.0.adversary.is_none() {
+            return refused(
+                "[adversary] cannot be combined with [privacy]: liars change updates without noise",
+            );
+        }
+        match self.try_plan(None) {
+            Err(error @ InvalidPlan::Private { .. }) => Err(InvalidExperiment::whole(error.to_string())),
             _ => Ok(()),
         }
     }
@@ -350,6 +377,10 @@ impl Experiment {
 
     /// Returns the plan for the round loop, with the implementation of the external algorithms.
     pub fn plan_with(&self, external: Option<&dyn ExternalAlgorithms>) -> Plan {
+        self.try_plan(external).expect("a valid experiment is a valid plan")
+    }
+
+    fn try_plan(&self, external: Option<&dyn ExternalAlgorithms>) -> Result<Plan, InvalidPlan> {
         let plan = Plan::builder()
             .rounds(self.rounds())
             .sampling(Sampling {
@@ -360,8 +391,9 @@ impl Experiment {
             .local(self.0.local)
             .evaluate_every(self.evaluate_every())
             .terms(self.terms())
+            .privacy(self.privacy_plan())
             .tracks(self.tracks_with(external));
-        plan.build().expect("a valid experiment is a valid plan")
+        plan.build()
     }
 
     /// Returns the levels below 1 whose tail has too few devices for privacy: θ·m < 10.
@@ -419,7 +451,8 @@ impl Experiment {
     /// Returns the default weights. They are those of the paper if the server receives losses or no
     /// algorithm uses them, and reveal nothing about a device if the server finds η in secure sums.
     fn usual_weights(&self) -> Weights {
-        if self.is_private() { Terms::PRIVATE.weights } else { Terms::OPEN.weights }
+        let is_private = self.is_private() || self.0.privacy.is_some();
+        if is_private { Terms::PRIVATE.weights } else { Terms::OPEN.weights }
     }
 
     fn needs(&self, wanted: fn(&Needs) -> bool) -> bool {

@@ -47,6 +47,8 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
         ("data.source.examples", "min", "20"),
         ("data.source.examples", "median", "30"),
         ("data.source.examples", "max", "60"),
+        ("privacy", "clip", "0.5"),
+        ("privacy", if key.name() == "noise" { "noise" } else { "epsilon" }, "1.5"),
     ] {
         if key.table() == of {
             table.insert(name.to_owned(), parsed(filler));

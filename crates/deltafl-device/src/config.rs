@@ -10,6 +10,7 @@ use deltafl_wire::loopback;
 use deltafl_wire::threat::{ServerBehaviour, ThreatOptions, permille};
 use serde::Deserialize;
 
+use crate::state::PrivacyLimit;
 use crate::{
     Conditions, Consent, Credentials, DeviceData, DeviceError, DeviceState, Hook, Hours, ServerEndpoint,
     ServerTrust, StateError, TimeWindow, Unmet,
@@ -65,6 +66,10 @@ pub struct DeviceConfig {
     pub no_evaluation: bool,
     /// Rounds of a run between two rounds that the device answers.
     pub rounds_between: u64,
+    /// The largest ε under one authority, over everything that the device has ever answered; no limit if `None`.
+    pub max_epsilon: Option<f64>,
+    /// δ of that ε.
+    pub delta: f64,
     /// Whether to draw batches from the server's seed, for the bits of a simulation. The server then knows every random
     /// number of the device.
     pub reproducible: bool,
@@ -111,6 +116,8 @@ impl Default for DeviceConfig {
             bucketed: consent.bucketed,
             no_evaluation: !consent.evaluate,
             rounds_between: consent.rounds_between,
+            max_epsilon: consent.privacy.max_epsilon,
+            delta: consent.privacy.delta.get(),
             reproducible: consent.reproducible,
             adversary,
             gamma,
@@ -157,6 +164,7 @@ impl DeviceConfig {
             bucketed: self.bucketed,
             evaluate: !self.no_evaluation,
             rounds_between: self.rounds_between,
+            privacy: PrivacyLimit { max_epsilon: self.max_epsilon, delta: self.delta.try_into()? },
             reproducible: self.reproducible,
             willing: conditions.willing(),
         })

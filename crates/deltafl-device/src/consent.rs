@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deltafl::params::ParamsId;
+use deltafl::privacy::Rho;
 use deltafl::question::{Ask, Query, Question};
 use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl_secagg::Defences;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
+use deltafl_secagg::params::RoundParams;
 use deltafl_wire::proto;
 use deltafl_wire::threat::ThreatAssumptions;
 use tokio::time::Instant;
 
-use crate::state::AnswerBudget;
+use crate::state::{AnswerBudget, PrivacyLimit};
 
 /// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -173,6 +175,8 @@ pub struct Consent {
     pub evaluate: bool,
     /// The number of rounds of a run that the device skips between two answers.
     pub rounds_between: u64,
+    /// The largest ε under one authority, computed by the device over everything that it has answered.
+    pub privacy: PrivacyLimit,
     /// Whether batches and the track follow from the seed of the server, so that a deployment
     /// reproduces the bits of a simulation. The server then knows all random numbers of the device,
     /// and the difference of two sums is exact. For tests and demonstrations only.
@@ -203,6 +207,7 @@ impl Default for Consent {
             bucketed: false,
             evaluate: true,
             rounds_between: 0,
+            privacy: PrivacyLimit::default(),
             reproducible: false,
             willing: Arc::new(|| Ok(())),
         }
@@ -326,6 +331,21 @@ impl Consent {
         Ok(())
     }
 
+    /// Returns the cost of answering a question: the sum over the queries of a track, for the track
+    /// with the largest cost. A query without noise has no finite cost. The device computes the number of honest devices in the sum by its own assumptions.
+    pub(super) fn cost(&self, question: &Question<ParamsId>, params: &RoundParams, active: usize) -> Rho {
+        let colluding = self.guard.colluding(params.cohort) as usize;
+        let honest = params.graph.honest_in_sum(params.cohort, active, colluding) as u64;
+        let of_track = |track: u32| -> Rho {
+            question.queries.iter().filter(|query| query.track == track).map(|query| query.rho(honest)).sum()
+        };
+        let tracks = question.queries.iter().map(|query| query.track);
+        // The server knows the noise of a reproducible device.
+        let is_known = self.reproducible;
+        let costs = tracks.map(|track| if is_known { Rho::UNBOUNDED } else { of_track(track) });
+        costs.fold(Rho::ZERO, |most, cost| if cost > most { cost } else { most })
+    }
+
     /// Returns the largest number of answers.
     pub(super) fn budget(&self) -> AnswerBudget {
         AnswerBudget { total: self.answers, per_day: self.answers_per_day }
@@ -369,10 +389,14 @@ impl ComputeTimeBudget {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::privacy::Noise;
     use deltafl::question::RoundKey;
     use deltafl::selection::Weighting;
-    use deltafl::terms::Terms;
+    use deltafl::terms::{Clip, Terms};
     use deltafl::trainer::LocalPlan;
+    use deltafl_secagg::graph::GraphRule;
+    use deltafl_secagg::mask::MaskSuite;
+    use deltafl_secagg::params::RoundId;
 
     use super::*;
 
@@ -411,6 +435,28 @@ mod tests {
             key: RoundKey { run: 0, seed: 1, round: 1, members: 3, terms: Terms::PRIVATE },
             queries: vec![query; updates],
         }
+    }
+
+    #[test]
+    fn a_device_computes_the_cost_of_a_question_by_its_own_assumptions() {
+        let id = RoundId { session: [0; 16], round: 0 };
+        let (suite, graph) = (MaskSuite::default(), GraphRule::default());
+        let params = RoundParams { id, suite, cohort: 100, graph, slots: 4, draw: None };
+        let consent = Consent::default();
+        let mut asked = question(Work::Epochs(1), 10, 1);
+        assert_eq!(consent.cost(&asked, &params, 100), Rho::UNBOUNDED, "no noise");
+        let clip = Clip::try_from(1.0).ok();
+        asked.queries[0].noise = Some(Noise { variance: 1000, units: 64, honest: 99, clip });
+        // t − c of the full graph, and not the number in the question.
+        let honest = 53 - u64::from(consent.guard.colluding(100));
+        assert_eq!(consent.cost(&asked, &params, 100), asked.queries[0].rho(honest));
+        let cautious = ThreatAssumptions { accomplices: 20, ..consent.guard };
+        let cautious = Consent { guard: cautious, ..Consent::default() };
+        assert_eq!(cautious.cost(&asked, &params, 100), asked.queries[0].rho(33));
+        let reproducible = Consent { reproducible: true, ..Consent::default() };
+        assert_eq!(reproducible.cost(&asked, &params, 100), Rho::UNBOUNDED, "the server knows the noise");
+        let twice = Question { queries: vec![asked.queries[0].clone(); 2], key: asked.key };
+        assert_eq!(consent.cost(&twice, &params, 100), asked.queries[0].rho(honest) * 2);
     }
 
     #[test]
@@ -480,7 +526,7 @@ mod tests {
         for track in 0..tracks {
             let ask = Ask::Update { weighting: Weighting::tail(f64::from(track)), plan };
             let params = ParamsId { hash: blake3::hash(&track.to_le_bytes()), len: 10 };
-            question.queries.push(Query { track, params, ask, sent: Vec::new() });
+            question.queries.push(Query { track, ..Query::new(params, ask) });
         }
         question.key = RoundKey { members, terms: Terms { tracks, ..terms }, ..question.key };
         question

@@ -85,8 +85,8 @@ pub use self::offer::{Offer, offer};
 pub use self::participation::{DeviceError, DeviceNotice, Participation};
 pub use self::session::SessionError;
 pub use self::state::{
-    AnswerCount, BudgetSpent, Conflict, DeviceState, Digest, StateError, Transcript, TranscriptError,
-    TranscriptEvent, conflicts,
+    AnswerCount, BudgetSpent, Conflict, DeviceState, Digest, PrivacyExhausted, PrivacyLimit, SpentPrivacy,
+    StateError, Transcript, TranscriptError, TranscriptEvent, conflicts,
 };
 pub use self::workers::Workers;
 use crate::fault::Faults;

@@ -28,6 +28,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
+    /// δ is not a probability.
+    #[error("delta: {0}")]
+    Delta(#[from] deltafl::privacy::InvalidDelta),
     /// The data has no device of this name.
     #[error("{data} has no device {name}")]
     NoDevice {

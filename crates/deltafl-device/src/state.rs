@@ -6,6 +6,7 @@
 //! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
 //! FOLDER/answers            the number of its answers, for the budgets of its owner
+//! FOLDER/privacy            the privacy that it has spent, for the limit of its owner
 //! FOLDER/memory/            the memory of its training, for example a control variate
 //! FOLDER/rounds             the last round that it joined, of each authority, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
@@ -17,6 +18,7 @@
 mod answers;
 mod ledger;
 mod memory;
+mod spent;
 mod transcript;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use deltafl::memory::AlgorithmState;
+use deltafl::privacy::Rho;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_wire::environment::{Clock, SystemClock};
@@ -40,6 +43,8 @@ pub use self::answers::{AnswerCount, BudgetSpent};
 use self::ledger::Ledger;
 pub(crate) use self::ledger::{AnswerRefused, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
+use self::spent::SpentLedger;
+pub use self::spent::{PrivacyExhausted, PrivacyLimit, SpentPrivacy};
 pub use self::transcript::{Conflict, Digest, Transcript, TranscriptError, TranscriptEvent, conflicts};
 use crate::defences::{Defence, Defences};
 
@@ -87,6 +92,7 @@ pub struct DeviceState {
     transcript: Transcript,
     ledger: Ledger,
     answers: AnswerCounts,
+    spent: SpentLedger,
     memory: OwnMemory,
     rounds: SeenRounds,
     /// Dates the transcript and checks the expiry of rosters.
@@ -104,6 +110,7 @@ impl Default for DeviceState {
             transcript: Transcript::default(),
             ledger: Ledger::default(),
             answers: AnswerCounts::default(),
+            spent: SpentLedger::default(),
             memory: OwnMemory::default(),
             rounds: SeenRounds::default(),
             clock: Arc::new(SystemClock),
@@ -155,10 +162,11 @@ impl DeviceState {
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
         let answers = AnswerCounts::open(&path.join("answers"))?;
+        let spent = SpentLedger::open(&path.join("privacy"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
         let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, transcript, ledger, answers, memory, rounds, ..Self::default() })
+        Ok(Self { folder, roster, transcript, ledger, answers, spent, memory, rounds, ..Self::default() })
     }
 
     /// Accepts a roster signed by the authority. Refuses it if it has expired, if it is older than
@@ -240,6 +248,27 @@ impl DeviceState {
     /// The device may run at the same time.
     pub fn read_answers(path: &Path) -> Result<BTreeMap<[u8; 32], AnswerCount>, StateError> {
         answers::read(&path.join("answers"))
+    }
+
+    /// Checks that an answer of this cost stays within the limit of the owner.
+    pub(crate) fn check_privacy(
+        &self,
+        authority: &[u8; 32],
+        rho: Rho,
+        limit: PrivacyLimit,
+    ) -> Result<(), PrivacyExhausted> {
+        self.spent.check(authority, rho, limit)
+    }
+
+    /// Adds the cost of an answer. It is on disk when this returns.
+    pub(crate) fn spend_privacy(&mut self, authority: [u8; 32], rho: Rho) -> Result<(), StateError> {
+        self.spent.add(authority, rho)
+    }
+
+    /// Returns the privacy spent by the device whose state is in this folder, by the key of the
+    /// authority. The device may run at the same time.
+    pub fn read_privacy(path: &Path) -> Result<BTreeMap<[u8; 32], SpentPrivacy>, StateError> {
+        spent::read(&path.join("privacy"))
     }
 
     /// Returns the track for which the device has answered in this round.

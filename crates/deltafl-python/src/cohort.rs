@@ -58,7 +58,8 @@ impl<'a> PyCohort<'a> {
     fn hold(&mut self, py: Python<'_>, devices: &[FederationIndex]) -> PyResult<()> {
         let numbers: Vec<u32> = devices.iter().map(|device| device.0).collect();
         let bridge = self.trainer.bridge(py).clone();
-        let wanted: Vec<u32> = bridge.call_method1("wanted", (PyArray1::from_vec(py, numbers),))?.extract()?;
+        let wanted: Vec<u32> =
+            bridge.call_method1("wanted", (PyArray1::from_vec(py, numbers),))?.extract()?;
         for device in wanted {
             let examples = self.federation.examples(FederationIndex(device));
             let all = 0..examples.len();
@@ -224,10 +225,11 @@ pub(crate) fn wrap(
     }
 }
 
-/// Returns `true` if a device sends only w_k, without reports, a memory or a personal model.
+/// Returns `true` if a device sends only w_k, without reports, noise, a memory or a personal model.
 fn needs_only_params(task: &UpdateTask<'_>) -> bool {
-    let UpdateTask { own, report, personal, plan, .. } = task;
-    own.is_none() && report.is_none() && personal.is_none() && plan.correction.is_none()
+    let UpdateTask { own, report, personal, noise, plan, .. } = task;
+    let is_exact = noise.is_none();
+    is_exact && own.is_none() && report.is_none() && personal.is_none() && plan.correction.is_none()
 }
 
 /// The batches of the devices of one call, devices with the most steps first.
@@ -248,7 +250,8 @@ struct Wave {
 
 impl Wave {
     fn new(key: &RoundKey, federation: &Federation, tasks: &[&UpdateTask<'_>]) -> Self {
-        let steps_of = |task: &UpdateTask<'_>| task.plan.steps(federation.example_count(task.device)) as usize;
+        let steps_of =
+            |task: &UpdateTask<'_>| task.plan.steps(federation.example_count(task.device)) as usize;
         let mut rows: Vec<usize> = (0..tasks.len()).collect();
         rows.sort_by_key(|&i| Reverse(steps_of(tasks[i])));
         let mut sums: Vec<usize> = tasks.iter().map(|task| task.sum).collect();

@@ -105,7 +105,9 @@ impl<'a> Backend<'a> {
     ) -> Result<Self, RunError> {
         // GPUs support neither corrections nor reports nor clipping. Such an experiment uses the CPU
         // unless a GPU is required.
-        let unfit = experiment.tracks().iter().any(Track::needs_cpu) || experiment.clip().is_some();
+        let unfit = experiment.tracks().iter().any(Track::needs_cpu)
+            || experiment.clip().is_some()
+            || experiment.privacy().is_some();
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);
         };

@@ -368,6 +368,7 @@ fn summary(
             rounds: states.iter().map(|state| state.round).min().unwrap_or(0),
             idle_rounds: IdleRounds::default(),
             held_out: Vec::new(),
+            privacy: None,
         }
     };
     Summary {

@@ -1,4 +1,4 @@
-//! The parts of secure aggregation on one core: Shamir and masks. `rounds.rs` measures complete
+//! The parts of secure aggregation on one core: Shamir, masks and noise. `rounds.rs` measures complete
 //! steps.
 
 use std::hint::black_box;
@@ -7,9 +7,10 @@ use chacha20::ChaCha20Rng;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use deltafl_secagg::field::FieldElement;
 use deltafl_secagg::mask::{self, MaskKey, MaskSign, MaskSuite};
+use deltafl_secagg::noise::DiscreteGaussian;
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::shamir::{Interpolation, split};
-use rand_core::SeedableRng;
+use rand_core::{Rng, SeedableRng};
 
 const MILLION: u32 = 1_000_000;
 
@@ -48,5 +49,20 @@ fn masks(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, shamir, masks);
+/// Noise for the 2^17 entries of a ConvNet.
+fn noise(c: &mut Criterion) {
+    let mut group = c.benchmark_group("noise/131072");
+    group.throughput(Throughput::Elements(1 << 17));
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut entries = vec![0; 1 << 17];
+    for variance in [16, 1_000, 1 << 20] {
+        let noise = DiscreteGaussian::new(variance).expect("a variance in range");
+        group.bench_function(format!("variance {variance}"), |b| {
+            b.iter(|| noise.add_to(&mut entries, &mut || rng.next_u64()));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, shamir, masks, noise);
 criterion_main!(benches);

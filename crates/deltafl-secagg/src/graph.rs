@@ -221,6 +221,18 @@ impl GraphRule {
         (!self.is_committed(cohort)).then(|| self.shape(cohort, cohort as usize).threshold)
     }
 
+    /// Returns the smallest number of honest devices in a sum over `members` devices, if `colluding`
+    /// of them collude: t − c on the full graph, and (n − c)/2 − d on a sparse one
+    /// ([`parameters`]).
+    pub fn honest_in_sum(self, cohort: u32, members: usize, colluding: usize) -> usize {
+        let shape = self.shape(cohort, members);
+        if shape.degree + 1 >= members {
+            return shape.least.min(members).saturating_sub(colluding);
+        }
+        let dropping = members.saturating_sub(shape.least);
+        (members.saturating_sub(colluding) / 2).saturating_sub(dropping)
+    }
+
     /// Returns the members whose nonces determine the graph, given all commitments.
     pub(crate) fn drawers(self, cohort: u32, commitments: &BTreeMap<DeviceId, Sha256Digest>) -> DeviceSet {
         match self {

@@ -66,6 +66,7 @@
 //! | select the graph of secret sharing | [`graph`], [`graph::parameters`] |
 //! | draw a cohort that devices can verify | [`draw`] |
 //! | store the rounds that a device has joined | [`device::SeenRounds`] |
+//! | add noise for differential privacy | [`noise`] |
 //! | test an attack with a defence switched off | [`defences`] |
 //! | review the cryptography | [`identity`], [`shamir`], [`mask`], [`transcript`] |
 
@@ -83,6 +84,7 @@ mod keys;
 pub mod known_masks;
 pub mod mask;
 pub mod message;
+pub mod noise;
 pub mod params;
 pub mod ring;
 pub mod server;

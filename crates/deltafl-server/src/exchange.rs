@@ -31,7 +31,7 @@ use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
-use deltafl_secagg::ring::RingVector;
+use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::server::{RoundFailure, ServerRoundConfig};
 use deltafl_wire::params_blob;
 use deltafl_wire::proto;
@@ -367,7 +367,10 @@ impl NetworkExchange {
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("the number of parameters is far below 2^32");
         let question = proto::Question { canonical: canonical.into() };
-        let sum = current.protocol.sum(&mut self.link, &question, len, signed.as_bytes());
+        // Noisy sums fit into 32 bits.
+        let is_noisy = queries.iter().all(|query| query.noise.is_some());
+        let ring = if is_noisy { Ring::Z32 } else { Ring::Z64 };
+        let sum = current.protocol.sum(&mut self.link, &question, ring, len, signed.as_bytes());
         let sum = match sum {
             Ok(sum) => sum,
             Err(verdict) => {
@@ -382,7 +385,10 @@ impl NetworkExchange {
             traffic.bytes_down +=
                 fetched * distinct(queries).map(|params| params_blob(params).len).sum::<u64>();
         }
-        let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
+        let values: Vec<u64> = match sum.sum {
+            RingVector::Z64(values) => values,
+            RingVector::Z32(values) => values.into_iter().map(u64::from).collect(),
+        };
         let answered = sum.survivors.len() as u64;
         let mut rest = values.as_slice();
         let part = |(i, query): (usize, &Query)| {

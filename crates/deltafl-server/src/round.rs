@@ -205,11 +205,12 @@ impl Protocol {
         &mut self,
         link: &mut DeviceLink,
         question: &proto::Question,
+        ring: Ring,
         len: u32,
         context: &[u8],
     ) -> Result<SlotSum, RoundFailure> {
         self.send(link, from_server::Body::Question(question.clone()));
-        match self.server.open_slot(self.clock, Ring::Z64, len, context) {
+        match self.server.open_slot(self.clock, ring, len, context) {
             Ok(()) => {}
             Err(OpenSlotError::Ended(failure)) => return Err(failure),
             Err(_) => unreachable!("the caller requests no more sums than there are slots"),

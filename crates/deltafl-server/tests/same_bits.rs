@@ -94,6 +94,26 @@ async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn noisy_training_deployed_has_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
+    let within = scheduled(PRIVATE, "apart")
+        .replace("seed = 3 } }", "seed = 3 }, split = { within = { train = 0.7 } } }")
+        .replace("histogram", "tree")
+        .replace(
+            "model =",
+            "privacy = { epsilon = 20, clip = 0.3, adaptive = true, evaluation = 0.1 }\n    model =",
+        );
+    let (simulated, deployed) = both(&within).await;
+    assert_eq!(simulated.states, deployed.states);
+    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+        assert_eq!(simulated.evaluations, deployed.evaluations);
+        assert_eq!((simulated.eta, simulated.privacy), (deployed.eta, deployed.privacy));
+        let spent = deployed.privacy.unwrap();
+        assert!(spent.epsilon_server.unwrap() > 0.0 && spent.epsilon_server.unwrap() <= 20.0, "{spent:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_training_deployed_has_the_bits_of_the_simulation() {
     let _limit = watchdog::start();
     let (simulated, deployed) = both(&PRIVATE.replace("histogram", "open")).await;

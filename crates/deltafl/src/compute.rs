@@ -11,6 +11,7 @@ use crate::data::FederationIndex;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
+use crate::privacy::Noise;
 use crate::question::RoundKey;
 use crate::selection::Report;
 use crate::task::Task;
@@ -49,8 +50,20 @@ pub struct UpdateTask<'a> {
     pub report: Option<Report<'a>>,
     /// The training of a personal model after the update, if any.
     pub personal: Option<PersonalMethod>,
+    /// The noise of the query. The device then adds noise in any case, and trains only if its weight
+    /// is positive.
+    pub noise: Option<TaskNoise>,
     /// The index of the sum to which the update is added.
     pub sum: usize,
+}
+
+/// The noise of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskNoise {
+    /// Its parameters.
+    pub noise: Noise,
+    /// The number of the query among those of its round, for its random numbers.
+    pub query: u32,
 }
 
 /// The reason for which a computation failed.

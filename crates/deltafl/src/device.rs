@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::data::Examples;
+use crate::evaluation::Measure;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
@@ -19,7 +20,9 @@ use crate::trainer::{LocalTask, TrainerError, Worker};
 mod contribution;
 mod loss_cache;
 
-pub(crate) use contribution::{Contribution, Held, Share, add_evaluation, add_update, mean_loss};
+pub(crate) use contribution::{
+    Contribution, Held, NoisyShare, Share, add_evaluation, add_noisy_update, add_update, mean_loss,
+};
 pub use loss_cache::LossCache;
 
 /// The number of examples per block of a forward pass. A device's loss is the sum of its blocks in
@@ -63,6 +66,18 @@ impl UpdateRandomness {
         match self {
             Self::Reproducible => update_stream(key, device),
             Self::Secret(secret) => Stream::from_key(*secret),
+        }
+    }
+
+    /// Returns the random numbers of a device's noise for one query of a round.
+    pub(crate) fn noise_stream(&self, key: &RoundKey, device: u64, query: u32) -> Stream {
+        match self {
+            Self::Reproducible => Stream::for_query(key.seed, Purpose::Noise, key.round, device, query),
+            Self::Secret(secret) => {
+                let mut hasher = blake3::Hasher::new_derive_key("deltafl noise of a device v1");
+                hasher.update(secret).update(&query.to_le_bytes());
+                Stream::from_key(*hasher.finalize().as_bytes())
+            }
         }
     }
 }
@@ -117,8 +132,8 @@ impl Member<'_> {
     /// Returns the answers to all queries of a question, one after the other.
     ///
     /// `is_answered` receives each query with its place. The answer is zero if it returns `false`, for
-    /// example for a track that the device does not answer ([`RoundKey::is_answered_by`]). `own` is
-    /// the memory of the device per query.
+    /// example for a track that the device does not answer ([`RoundKey::is_answered_by`]). The answer
+    /// to a noisy query is then noise around zero. `own` is the memory of the device per query.
     ///
     /// # Errors
     ///
@@ -138,6 +153,9 @@ impl Member<'_> {
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
             if !is_answered(i, query) {
+                if let Some(noise) = &query.noise {
+                    noise.add_to(&mut values[start..], &mut self.noise_stream(key, query));
+                }
                 continue;
             }
             let loss = match query.needs_loss() {
@@ -181,6 +199,9 @@ impl Member<'_> {
         own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
+        if query.noise.is_some() {
+            return self.noisy_answer(key, query, loss, worker, own, sum);
+        }
         // Deployed devices declare no group.
         let held = Held { examples: self.examples.len() as u64, group: 0 };
         match Contribution::new(&query.ask, self.weight(key), held, loss) {
@@ -205,12 +226,69 @@ impl Member<'_> {
                 }
             }
             Contribution::Evaluation(measures) => {
-                if let Some(HeldOut { examples, task }) = self.held_out {
-                    let score = score(&examples, &query.params, worker)?;
-                    add_evaluation(measures, task, &score, examples.len() as u64, sum);
-                }
+                self.add_evaluation(measures, query, worker, sum)?;
             }
         }
+        Ok(())
+    }
+
+    fn add_evaluation(
+        &self,
+        measures: &[Measure],
+        query: &Query,
+        worker: &mut dyn Worker,
+        sum: &mut [u64],
+    ) -> Result<(), TrainerError> {
+        if let Some(HeldOut { examples, task }) = self.held_out {
+            let score = score(&examples, &query.params, worker)?;
+            add_evaluation(measures, task, &score, examples.len() as u64, sum);
+        }
+        Ok(())
+    }
+
+    fn noise_stream(&self, key: &RoundKey, query: &Query) -> Stream {
+        self.randomness.noise_stream(key, self.key, query.number())
+    }
+
+    /// Adds the answer to a noisy query to `sum`, with the noise of the device.
+    fn noisy_answer(
+        &self,
+        key: &RoundKey,
+        query: &Query,
+        loss: Option<f64>,
+        worker: &mut dyn Worker,
+        own: &mut AlgorithmState,
+        sum: &mut [u64],
+    ) -> Result<(), TrainerError> {
+        let Some(noise) = &query.noise else { return Ok(()) };
+        let mut private = self.noise_stream(key, query);
+        // Deployed devices declare no group.
+        let held = Held { examples: self.examples.len() as u64, group: 0 };
+        let contribution = Contribution::new(&query.ask, self.weight(key), held, loss);
+        if let Ask::Update { plan, .. } = &query.ask {
+            let weight = if let Contribution::Update { weight, .. } = contribution { weight } else { 0.0 };
+            let mut stream = self.randomness.stream(key, self.key);
+            let params = query.params.as_slice();
+            let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+            if self.trains_always && (weight.is_nan() || weight <= 0.0) {
+                worker.update(&task, &mut own.clone(), &mut stream.clone())?;
+            }
+            let share = NoisyShare { noise, weight, signs: key.rotation(query.number()), private };
+            if let Some(next) = add_noisy_update(share, &task, Some(own), &mut stream, worker, sum)? {
+                *own = next;
+            }
+            return Ok(());
+        }
+        let mut counts = vec![0; sum.len()];
+        match contribution {
+            Contribution::Loss(query, loss) => query.answer(loss, &mut counts),
+            Contribution::Evaluation(measures) => {
+                self.add_evaluation(measures, query, worker, &mut counts)?
+            }
+            Contribution::Nothing | Contribution::Update { .. } => {}
+        }
+        noise.add_counts(&counts, sum);
+        noise.add_to(sum, &mut private);
         Ok(())
     }
 }

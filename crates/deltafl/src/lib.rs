@@ -53,6 +53,7 @@
 //! | [`question`], [`terms`], [`device`] | the questions to devices and their terms, and a device's answer |
 //! | [`compute`], [`exchange`] | the computation of devices, and the sum of their answers |
 //! | [`model`], [`kernel`], [`params`] | the models, their kernels, and their params with sums in fixed point |
+//! | [`privacy`] | differential privacy: the cost of noisy sums, and the noise of a budget |
 //! | [`task`] | the kinds of prediction and their metrics |
 //! | [`data`] | federations: columns in memory or mapped files, and synthetic federations |
 //! | [`metrics`], [`illustration`] | the figures of the paper's tables, and the data of its figure 3 |
@@ -86,6 +87,7 @@ pub mod number;
 pub mod options;
 pub mod params;
 pub mod prelude;
+pub mod privacy;
 pub mod question;
 pub mod selection;
 pub mod server_step;

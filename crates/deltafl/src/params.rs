@@ -289,6 +289,15 @@ impl UpdateSum {
         Self::with_reports(sum, params, 0)
     }
 
+    /// Creates the sum of updates with this weighted mean and this weight of the tail.
+    pub fn from_mean(mean: &[f64], tail_weight: f64) -> Self {
+        let mut values = vec![0; UpdateCode::len(mean.len())];
+        let footer = mean.len();
+        values[footer] = (tail_weight * 2f64.powi(WEIGHT_BITS)).round_ties_even() as u64;
+        values[footer + 1] = tail_weight.round() as u64;
+        Self { values, reports: 0 }.with_mean(mean)
+    }
+
     /// Decodes the sum of encoded updates of `params` parameters with this many reported numbers.
     pub fn with_reports(values: Vec<u64>, params: usize, reports: usize) -> Result<Self, WrongLength> {
         let (expected, got) = (UpdateCode::len(params) + reports, values.len());

@@ -15,6 +15,8 @@
 //!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
 //!             · vectors sent with w: BLAKE3 32 bytes, entries u64 … as many as the correction has
 //!   tag 3     an evaluation: measures u8 · name of a measure: length u8, name …
+//!   tag 4     a tree: lower f64 · upper f64 · height u8
+//!   noise     after each query: 0 u8; or 1 u8 · variance u32 · units u32 · honest u32 · clip f64 (0 for none)
 //! ```
 
 mod bytes;
@@ -22,6 +24,7 @@ mod bytes;
 use self::bytes::{ByteWriter, Reader};
 use crate::evaluation::{self, Measure};
 use crate::params::{Params, ParamsId, UpdateCode};
+use crate::privacy::{Noise, Rho};
 use crate::selection::Weighting;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::QuantileQuery;
@@ -29,7 +32,7 @@ use crate::terms::{Clip, Terms, TrackSchedule};
 use crate::trainer::LocalPlan;
 
 /// The first byte of an encoded question.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// The maximum number of queries of a question.
 pub const MAX_QUERIES: usize = 64;
 /// The maximum number of devices of a cohort.
@@ -38,6 +41,8 @@ pub const MAX_MEMBERS: u32 = 1 << 20;
 pub const MAX_TRACKS: u32 = 1 << 16;
 /// The maximum number of measures of an evaluation.
 const MAX_MEASURES: usize = 16;
+/// The maximum number of params of a noisy update, which is padded to a power of two.
+const MAX_NOISY_ENTRIES: u64 = 1 << 30;
 /// The maximum batch size of a step.
 pub const MAX_BATCH: usize = 1 << 20;
 
@@ -77,6 +82,11 @@ impl RoundKey {
         (self.terms.schedule == TrackSchedule::Apart).then(draw)
     }
 
+    /// Returns the public signs with which the updates of a noisy query are rotated.
+    pub(crate) fn rotation(&self, query: u32) -> Stream {
+        Stream::for_query(self.seed, Purpose::Rotation, self.round, 0, query)
+    }
+
     /// Returns `true` if a device of a reproducible run answers the queries of a track.
     pub fn is_answered_by(&self, track: u32, device: u64) -> bool {
         self.assigned_track(device).is_none_or(|assigned| assigned == track)
@@ -104,18 +114,30 @@ pub struct Query<P = Params> {
     pub sent: Vec<P>,
     /// The computation at w.
     pub ask: Ask,
+    /// The noise of the answers; `None` for exact sums.
+    pub noise: Option<Noise>,
 }
 
 impl<P> Query<P> {
     /// Creates a query of track 0 at w without further vectors.
     pub fn new(params: P, ask: Ask) -> Self {
-        Self { track: 0, params, sent: Vec::new(), ask }
+        Self { track: 0, params, sent: Vec::new(), ask, noise: None }
     }
 
     /// Returns the same query for another track.
     #[must_use]
     pub fn of_track(self, track: usize) -> Self {
         Self { track: track as u32, ..self }
+    }
+
+    /// Returns the number of the query among those of a round, for its random numbers.
+    pub(crate) fn number(&self) -> u32 {
+        let kind = match self.ask {
+            Ask::Quantile(_) => 0,
+            Ask::Update { .. } => 1,
+            Ask::Evaluation(_) => 2,
+        };
+        4 * self.track + kind
     }
 
     /// Returns all params of the query: w and the vectors sent with it.
@@ -172,12 +194,25 @@ impl Ask {
     }
 }
 
-impl Query {
+impl<P: Identified> Query<P> {
     /// Returns the length of an answer.
     pub fn answer_len(&self) -> usize {
-        self.ask.answer_len(self.params.len())
+        let params = self.params.entries();
+        match &self.noise {
+            Some(noise) => noise.answer_len(&self.ask, params),
+            None => self.ask.answer_len(params),
+        }
     }
 
+    /// Returns the cost of the sum if at least `honest` devices add their noise. It is unbounded for
+    /// an exact sum.
+    pub fn rho(&self, honest: u64) -> Rho {
+        let cost = |noise: &Noise| noise.rho(&self.ask, self.params.entries(), honest);
+        self.noise.as_ref().map_or(Rho::UNBOUNDED, cost)
+    }
+}
+
+impl Query {
     /// Returns `true` if a device needs F_k(w) to answer.
     pub fn needs_loss(&self) -> bool {
         self.ask.needs_loss()
@@ -188,17 +223,28 @@ impl Query {
 pub trait Identified {
     /// Returns the id of the params.
     fn id(&self) -> ParamsId;
+
+    /// Returns the number of entries.
+    fn entries(&self) -> usize;
 }
 
 impl Identified for Params {
     fn id(&self) -> ParamsId {
         Self::id(self)
     }
+
+    fn entries(&self) -> usize {
+        self.len()
+    }
 }
 
 impl Identified for ParamsId {
     fn id(&self) -> ParamsId {
         *self
+    }
+
+    fn entries(&self) -> usize {
+        usize::try_from(self.len).unwrap_or(usize::MAX >> 2)
     }
 }
 
@@ -227,6 +273,7 @@ pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
         for ParamsId { hash, len } in query.sent.iter().map(Identified::id) {
             bytes.bytes(hash.as_bytes()).u64(len);
         }
+        bytes.noise(query.noise.as_ref());
     }
     bytes.0
 }
@@ -241,6 +288,21 @@ pub struct MalformedQuestion {
 
 const fn malformed(field: &'static str) -> MalformedQuestion {
     MalformedQuestion { field }
+}
+
+/// Returns `true` if a sum of this query fits into its ring, and if its noise applies to it.
+fn fits(query: &Query<ParamsId>, members: u32) -> bool {
+    let Some(noise) = &query.noise else { return true };
+    let applies = match &query.ask {
+        Ask::Quantile(query) => matches!(query, QuantileQuery::Tree(_)),
+        Ask::Update { weighting, plan } => {
+            plan.sent() == 0 && weighting.kind().reports.is_empty() && weighting.kind().most <= 1.0
+        }
+        Ask::Evaluation(_) => true,
+    };
+    applies
+        && query.params.len <= MAX_NOISY_ENTRIES
+        && noise.fits(&query.ask, query.params.entries(), members)
 }
 
 impl Question<ParamsId> {
@@ -273,6 +335,9 @@ impl Question<ParamsId> {
         if key.terms.clip.is_some() && queries.iter().any(|query| !query.sent.is_empty()) {
             return Err(malformed("clip"));
         }
+        if queries.iter().any(|query| !fits(query, key.members)) {
+            return Err(malformed("noise"));
+        }
         if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
     }
 
@@ -292,194 +357,12 @@ impl Question<ParamsId> {
             if sent.len() < query.sent.len() {
                 return None;
             }
-            queries.push(Query { track: query.track, params: w, sent, ask: query.ask.clone() });
+            let (track, ask, noise) = (query.track, query.ask.clone(), query.noise);
+            queries.push(Query { track, params: w, sent, ask, noise });
         }
         Some(Question { key: self.key, queries })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::algorithm::CONTROL_VARIATE;
-    use crate::superquantile::private::Bins;
-    use crate::superquantile::smooth::Smoothing;
-    use crate::task::Task;
-    use crate::terms::Weights;
-    use crate::trainer::Work;
-
-    fn plan() -> LocalPlan {
-        LocalPlan {
-            work: Work::Steps(7),
-            batch: 10,
-            learning_rate: 0.1,
-            l2: 1e-4,
-            proximal: 0.01,
-            correction: None,
-        }
-    }
-
-    fn question() -> Question {
-        let params = Params::from(vec![1.0, -2.0]);
-        let nu = Smoothing::try_from(0.25).unwrap();
-        let asks = [
-            Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
-            Ask::Quantile(QuantileQuery::MeanStep { mu: 1.5, floor: 0.01 }),
-            Ask::Update { weighting: Weighting::everyone(), plan: plan() },
-            Ask::Update { weighting: Weighting::tail(2.5), plan: plan() },
-            Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
-            Ask::Evaluation(Measure::of_task(Task::NextSymbol)),
-        ];
-        let queries = asks.map(|ask| Query::new(params.clone(), ask)).to_vec();
-        let terms = Terms { tracks: 2, ..Terms::OPEN };
-        Question { key: RoundKey { run: 3, seed: 5, round: 6, members: 4, terms }, queries }
-    }
-
-    #[test]
-    fn a_device_signs_the_question_that_the_server_asked() {
-        let mut asked = question();
-        asked.key.terms.clip = Clip::try_from(0.1).ok();
-        let bytes = asked.to_bytes();
-        let received = Question::from_bytes(&bytes).unwrap();
-        assert_eq!(received.to_bytes(), bytes);
-        assert_eq!(received.digest(), asked.digest());
-        let params: Vec<Params> = asked.queries.iter().map(|query| query.params.clone()).collect();
-        assert_eq!(received.with_params(&params), Some(asked));
-        assert_eq!(received.with_params(&params[1..]), None);
-    }
-
-    #[test]
-    fn what_is_sent_beside_w_is_part_of_the_question() {
-        let mut asked = question();
-        let corrected = LocalPlan { correction: Some(&CONTROL_VARIATE), ..plan() };
-        asked.queries[2].ask = Ask::Update { weighting: Weighting::everyone(), plan: corrected };
-        asked.queries[2].sent = vec![vec![0.5, 0.25].into()];
-        let received = Question::from_bytes(&asked.to_bytes()).unwrap();
-        assert_eq!(received.digest(), asked.digest());
-        let named: Vec<Params> = asked.queries.iter().flat_map(|query| query.named().cloned()).collect();
-        assert_eq!(named.iter().map(Params::id).collect::<Vec<_>>(), received.named().collect::<Vec<_>>());
-        assert_eq!(received.with_params(&named).as_ref(), Some(&asked));
-        assert_eq!(asked.queries[2].answer_len(), UpdateCode::len(4));
-        asked.queries[2].sent = vec![vec![0.5, 0.5].into()];
-        assert_ne!(received.digest(), asked.digest());
-        asked.queries[2].sent = vec![vec![0.5].into()];
-        assert_eq!(Question::from_bytes(&asked.to_bytes()).unwrap_err().field, "sent");
-        asked.queries[2].sent.clear();
-        assert!(Question::from_bytes(&asked.to_bytes()).is_err());
-    }
-
-    #[test]
-    fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 17] = [
-            &|q| q.key.run += 1,
-            &|q| q.key.seed += 1,
-            &|q| q.key.round += 1,
-            &|q| q.key.members += 1,
-            &|q| q.key.terms.weights = Weights::Bucketed,
-            &|q| q.key.terms.schedule = TrackSchedule::InTurn,
-            &|q| q.key.terms.schedule = TrackSchedule::Apart,
-            &|q| q.key.terms.tracks = 3,
-            &|q| q.queries[0].track = 1,
-            &|q| q.key.terms.clip = Clip::try_from(1.0).ok(),
-            &|q| q.key.terms.clip = Clip::try_from(1.5).ok(),
-            &|q| _ = q.queries.pop(),
-            &|q| q.queries[5].ask = Ask::Evaluation(vec![Measure::Loss]),
-            &|q| q.queries[0].params = vec![1.0, -2.5].into(),
-            &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
-            &|q| q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.6), plan: plan() },
-            &|q| {
-                let plan = LocalPlan { proximal: 0.02, ..plan() };
-                q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.5), plan };
-            },
-        ];
-        let mut digests = vec![question().digest()];
-        for change in changes {
-            let mut changed = question();
-            change(&mut changed);
-            digests.push(changed.digest());
-        }
-        for (i, digest) in digests.iter().enumerate() {
-            assert!(!digests[..i].contains(digest), "change {i}");
-        }
-    }
-
-    #[test]
-    fn a_device_answers_for_one_track_where_tracks_divide_the_cohort() {
-        let mut key = question().key;
-        key.terms = Terms { schedule: TrackSchedule::Apart, tracks: 3, ..Terms::PRIVATE };
-        let mut devices = [0; 3];
-        for device in 0..3000 {
-            let answered: Vec<usize> =
-                (0..3).filter(|&track| key.is_answered_by(track as u32, device)).collect();
-            assert_eq!(answered.len(), 1);
-            devices[answered[0]] += 1;
-        }
-        assert!(devices.iter().all(|devices| (900..1100).contains(devices)), "{devices:?}");
-        for schedule in [TrackSchedule::Together, TrackSchedule::InTurn] {
-            key.terms.schedule = schedule;
-            assert!((0..3).all(|track| key.is_answered_by(track, 7)));
-        }
-    }
-
-    #[test]
-    fn questions_that_no_honest_server_asks_are_refused() {
-        let refused = |change: &dyn Fn(&mut Question)| {
-            let mut question = question();
-            change(&mut question);
-            Question::from_bytes(&question.to_bytes()).unwrap_err().field
-        };
-        assert_eq!(refused(&|q| q.key.members = 0), "members");
-        assert_eq!(refused(&|q| q.key.terms.tracks = 0), "tracks");
-        assert_eq!(refused(&|q| q.key.terms.tracks = MAX_TRACKS + 1), "tracks");
-        assert_eq!(refused(&|q| q.queries[1].track = 2), "track");
-        assert_eq!(refused(&|q| q.queries.clear()), "queries");
-        assert_eq!(refused(&|q| q.queries = vec![q.queries[0].clone(); MAX_QUERIES + 1]), "queries");
-        let update = |plan: LocalPlan| {
-            refused(&|q| q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.5), plan })
-        };
-        assert_eq!(update(LocalPlan { work: Work::Epochs(0), ..plan() }), "work");
-        assert_eq!(update(LocalPlan { batch: 0, ..plan() }), "batch");
-        assert_eq!(update(LocalPlan { learning_rate: f32::INFINITY, ..plan() }), "learning rate");
-        assert_eq!(update(LocalPlan { proximal: f32::NAN, ..plan() }), "proximal");
-        let clip = Clip::try_from(1.0).ok();
-        let corrected = LocalPlan { correction: Some(&CONTROL_VARIATE), ..plan() };
-        let sends_more = |q: &mut Question| {
-            q.key.terms.clip = clip;
-            q.queries[2].ask = Ask::Update { weighting: Weighting::everyone(), plan: corrected };
-            q.queries[2].sent = vec![vec![0.5, 0.25].into()];
-        };
-        assert_eq!(refused(&sends_more), "clip");
-        for wrong in [-0.0, -1.0, f64::NAN, f64::INFINITY] {
-            // After version, run, seed, round, members, weights, schedule and tracks.
-            let mut bytes = question().to_bytes();
-            bytes[35..43].copy_from_slice(&wrong.to_le_bytes());
-            assert_eq!(Question::from_bytes(&bytes).unwrap_err().field, "clip", "{wrong}");
-        }
-        let evaluation =
-            |measures: Vec<Measure>| refused(&|q| q.queries[5].ask = Ask::Evaluation(measures.clone()));
-        assert_eq!(evaluation(Vec::new()), "measures");
-        assert_eq!(evaluation(vec![Measure::Loss, Measure::Loss]), "measures");
-        let mut longer = question().to_bytes();
-        longer.push(0);
-        assert_eq!(Question::from_bytes(&longer).unwrap_err().field, "trailing bytes");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_refused_or_canonical(flips in prop::collection::vec((0usize..400, any::<u8>()), 0..6), cut in 0usize..400) {
-            let mut bytes = question().to_bytes();
-            for (at, byte) in flips {
-                let at = at % bytes.len();
-                bytes[at] = byte;
-            }
-            if cut < 300 {
-                bytes.truncate(bytes.len() - cut % 8);
-            }
-            if let Ok(question) = Question::from_bytes(&bytes) {
-                prop_assert_eq!(question.to_bytes(), bytes);
-            }
-        }
-    }
-}
+mod tests;

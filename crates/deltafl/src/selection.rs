@@ -96,6 +96,11 @@ pub trait Selection: Send + Sync {
         None
     }
 
+    /// Returns `true` if a threshold is kept for several rounds.
+    fn keeps_threshold(&self) -> bool {
+        false
+    }
+
     /// Returns the rule of the simulated devices, if the weighting is [`DEVICE_RULE`]. Only algorithms
     /// that require a [`Simulation`](crate::algorithm::Requires::Simulation) return one.
     fn device_rule(&self, _memory: &AlgorithmState) -> Option<Arc<dyn DeviceRule>> {

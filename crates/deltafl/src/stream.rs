@@ -37,6 +37,14 @@ pub enum Purpose {
     Selection = 12,
     /// The devices that lie.
     Adversary = 13,
+    /// The noise of a simulated device, and the rounding of its update.
+    Noise = 14,
+    /// The public signs of the rotation of updates.
+    Rotation = 15,
+    /// The noise of a central server.
+    CentralNoise = 16,
+    /// The rounds in which a device may be drawn, if it waits between two of them.
+    Turn = 17,
 }
 
 /// A stream of random numbers for one purpose.
@@ -56,8 +64,15 @@ pub struct Stream(ChaCha8Rng);
 impl Stream {
     /// Returns the stream of (seed, purpose, round, device).
     pub fn new(seed: u64, purpose: Purpose, round: u64, device: u64) -> Self {
+        Self::for_query(seed, purpose, round, device, 0)
+    }
+
+    /// Returns the stream of (seed, purpose, round, device) for one query of a round. Query 0 has
+    /// the stream of [`new`](Self::new).
+    pub(crate) fn for_query(seed: u64, purpose: Purpose, round: u64, device: u64, query: u32) -> Self {
         let mut key = [0; 32];
-        for (bytes, part) in key.chunks_exact_mut(8).zip([seed, purpose as u64, round, device]) {
+        let purpose = purpose as u64 | u64::from(query) << 32;
+        for (bytes, part) in key.chunks_exact_mut(8).zip([seed, purpose, round, device]) {
             bytes.copy_from_slice(&part.to_le_bytes());
         }
         Self(ChaCha8Rng::from_seed(key))

@@ -20,12 +20,13 @@ use crate::exchange::{
 use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
-use crate::question::{Ask, RoundKey};
+use crate::privacy::{Noise, NoiseTooLarge};
+use crate::question::{Ask, Query, RoundKey};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
 use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
-use crate::terms::Terms;
+use crate::terms::{Clip, Terms};
 use crate::trainer::{LocalPlan, Personal, TrainerError};
 
 mod event;
@@ -34,6 +35,7 @@ mod learning;
 mod local;
 mod plan;
 mod records;
+mod spending;
 mod updates;
 
 pub use self::event::{
@@ -44,6 +46,8 @@ use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
+pub use self::spending::PrivacySpent;
+use self::spending::Spending;
 use self::updates::{AskedUpdates, aggregated, simulated_update, update_queries};
 
 /// The state of a run, which is the content of a checkpoint.
@@ -122,6 +126,9 @@ pub struct RoundRecord {
     /// track also at its final params.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<CohortEvaluation>,
+    /// The privacy spent up to this round, if the sums are noisy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacySpent>,
 }
 
 /// The end of a run that did not fail.
@@ -167,6 +174,14 @@ pub enum TrainingError {
         round: u64,
         /// The error of the sum.
         source: WrongLength,
+    },
+    /// The budget of the run needs more noise than a sum can contain.
+    #[error("round {round}: {source}")]
+    Noise {
+        /// t.
+        round: u64,
+        /// The noise that is too large.
+        source: NoiseTooLarge,
     },
     /// An algorithm that the caller's program implements failed.
     #[error("round {round}: the algorithm {track} failed: {source}")]
@@ -217,6 +232,7 @@ pub fn train_with(
         }
     }
     let mut announced = first_cohort(exchange, plan, state, state.round);
+    let mut spending = Spending::new(plan);
     while state.round < plan.rounds {
         if events.stop {
             return Ok(Outcome::Stopped);
@@ -226,7 +242,10 @@ pub fn train_with(
         exchange.announce(&next.cohort);
         let cycle = plan.terms.cycle(state.round);
         let reporting = cycle.map(|round| options.losses.in_round(plan, round)).max().unwrap_or_default();
-        let Finished { records, losses } = finished_round(exchange, plan, state, announced, reporting)?;
+        // Histograms for reports alone are exact, so that a private run has none.
+        let reporting = if plan.privacy.is_some() { LossReporting::None } else { reporting };
+        let Finished { records, losses } =
+            finished_round(exchange, plan, state, announced, reporting, &mut spending)?;
         announced = next;
         if reporting != LossReporting::None {
             events.send(Event::Losses { round: state.round - 1, tracks: &losses })?;
@@ -260,7 +279,8 @@ impl EventSink<'_, '_> {
 /// Draws the cohort of a round, assuming that all devices are reachable.
 fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64) -> Announced {
     let (devices, draw) = (exchange.devices(), Draw { seed: state.seed, round, attempt: 0 });
-    Announced { cohort: plan.sampling.cohort(devices, draw, &Reachable::Everyone), devices }
+    let drawable = plan.drawable(devices, state.seed, round, Reachable::Everyone);
+    Announced { cohort: plan.sampling.cohort(devices, draw, &drawable), devices }
 }
 
 /// A cohort drawn one round ahead.
@@ -284,6 +304,7 @@ fn finished_round(
     state: &mut State,
     announced: Announced,
     reporting: LossReporting,
+    spending: &mut Spending,
 ) -> Result<Finished, TrainingError> {
     let before = state.tracks.clone();
     let Announced { mut cohort, devices } = announced;
@@ -293,9 +314,10 @@ fn finished_round(
         let reached = || cohort.iter().all(|drawn| present.contains(drawn.device));
         if attempt > 0 || exchange.devices() != devices || !reached() {
             let draw = Draw { seed: state.seed, round: state.round, attempt };
-            cohort = plan.sampling.cohort(exchange.devices(), draw, &present);
+            let drawable = plan.drawable(exchange.devices(), state.seed, state.round, present);
+            cohort = plan.sampling.cohort(exchange.devices(), draw, &drawable);
         }
-        match one_round(exchange, plan, state, &cohort, reporting) {
+        match one_round(exchange, plan, state, &cohort, reporting, spending) {
             // The η of a failed attempt is discarded.
             Err(TrainingError::Exchange(source @ ExchangeError::NoSum { .. })) => {
                 state.tracks.clone_from(&before);
@@ -316,25 +338,29 @@ fn one_round(
     state: &mut State,
     cohort: &[CohortMember],
     reporting: LossReporting,
+    spending: &mut Spending,
 ) -> Result<Finished, TrainingError> {
     let terms = plan.terms;
     let round = Round { seed: state.seed, index: state.round, cohort, terms, own: &[] };
     let training = terms.tracks_of_round(state.round);
 
+    spending::check_survivors(plan, round.answering())?;
     let evaluates = plan.evaluates(state.round);
-    let mut held_out = HeldOutQueries::new(plan, &state.tracks, training.clone(), evaluates);
+    let mut held_out = HeldOutQueries::new(plan, &state.tracks, training.clone(), evaluates, &round)?;
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
+    let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out, spending)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
-    let queries = update_queries(plan, state, training.clone());
+    let (queries, noises): (Vec<Query>, Vec<Option<Noise>>) =
+        update_queries(plan, state, &round, training.clone())?.into_iter().unzip();
     let own = training.clone().map(|i| simulated_update(plan, state, cohort, i)).collect();
     let asked = AskedUpdates { plan, first: training.start, queries: &queries, own };
     let updates = asked.answers(exchange, &round, &mut held_out)?;
     let devices = exchange.devices();
-    let mut records = Vec::with_capacity(training.len());
-    for ((i, query), CohortAnswers { each, sum: update }) in training.zip(&queries).zip(updates) {
+    let (mut records, mut clipping) = (Vec::with_capacity(training.len()), Vec::new());
+    let asked = training.zip(queries.iter().zip(noises));
+    for ((i, (query, noise)), CohortAnswers { each, sum: mut update }) in asked.zip(updates) {
         phases[i].traffic += update.traffic;
         phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
@@ -344,7 +370,19 @@ fn one_round(
             UpdateSum::with_reports(values, entries, reports)
                 .map_err(|source| TrainingError::Update { round: round.index, source })
         };
-        let mut sum = decoded(update.values)?;
+        let mut unclipped = 0.0;
+        let mut sum = match (&plan.privacy, &noise) {
+            (Some(privacy), Some(noise)) => {
+                spending::check_survivors(plan, update.answered)?;
+                let rho =
+                    spending::release(privacy, &round, query, noise, update.answered, &mut update.values);
+                spending.add(i, rho);
+                let noisy = spending::NoisyUpdate::new(privacy, &round, query, noise, &update, at)?;
+                unclipped = noisy.unclipped;
+                noisy.sum
+            }
+            _ => decoded(update.values)?,
+        };
         if let Some(aggregation) = &track.aggregation {
             let each = each.into_iter().map(decoded).collect::<Result<Vec<UpdateSum>, _>>()?;
             sum = aggregated(&**aggregation, sum, &each);
@@ -367,8 +405,21 @@ fn one_round(
             SummedTail { round: turn, answered, tail_weight: sum.tail_weight(), reports: &sum.reports() };
         track.selection.observe(&summed, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
+        clipping.push((noise.and_then(|noise| noise.clip), unclipped));
     }
-    let last = held_out::after_the_last(exchange, plan, state, &round)?;
+    let mut last = held_out::after_the_last(exchange, plan, state, &round)?;
+    held_out.settle(plan, &round, spending);
+    // The evaluation after the last round has independent noise.
+    last.settle(plan, &Round { index: plan.rounds + round.index, ..round }, spending);
+    if let Some((epsilon_server, epsilon_readers)) = spending.end_round(plan, state, round.index, devices)
+        && let Some(privacy) = &plan.privacy
+    {
+        for (record, (clip, unclipped)) in records.iter_mut().zip(clipping) {
+            let (delta, clip) = (privacy.delta.get(), clip.map_or(0.0, Clip::get));
+            let spent = PrivacySpent { epsilon_server, epsilon_readers, delta, clip, unclipped };
+            record.privacy = Some(spent);
+        }
+    }
     state.round += 1;
     let version = terms.cycle(round.index).start;
     for record in &mut records {
@@ -405,6 +456,7 @@ fn record(
         bytes_up: note.traffic.bytes_up,
         bytes_down: note.traffic.bytes_down,
         evaluations: Vec::new(),
+        privacy: None,
     }
 }
 

@@ -1,9 +1,13 @@
 //! Every exchange, any number of threads, interrupted or not: the same bits.
 #![allow(clippy::unwrap_used)]
 
+#[path = "exchanges/audit.rs"]
+mod audit;
 #[path = "exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by tests of several crates")]
 mod intercepted;
+#[path = "exchanges/noisy.rs"]
+mod noisy;
 #[path = "exchanges/peers.rs"]
 mod peers;
 

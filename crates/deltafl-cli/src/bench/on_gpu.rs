@@ -73,6 +73,7 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
             weight,
             report: None,
             personal: None,
+            noise: None,
             sum: 0,
         }
     };

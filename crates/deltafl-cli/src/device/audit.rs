@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use deltafl_device::{AnswerCount, Conflict, DeviceState, Digest, Transcript, TranscriptEvent, conflicts};
+use deltafl_device::{
+    AnswerCount, Conflict, DeviceState, Digest, PrivacyLimit, SpentPrivacy, Transcript, TranscriptEvent,
+    conflicts,
+};
 use deltafl_wire::identity::hex;
 use deltafl_wire::roster_log::{LoggedRoster, versions_outside};
 use miette::{IntoDiagnostic, Result};
@@ -113,6 +116,21 @@ impl Read {
                 answers.on_day
             );
         }
+        for (authority, spent) in privacy_beside(path) {
+            let delta = PrivacyLimit::default().delta;
+            let (authority, epsilon) = (hex(&authority), spent.epsilon(delta));
+            match spent.exact {
+                0 => println!(
+                    "  privacy spent under authority {}: ε = {epsilon:.3} at δ = {}",
+                    &authority[..16],
+                    delta.get()
+                ),
+                exact => println!(
+                    "  {exact} answers without noise under authority {}: ε is infinite",
+                    &authority[..16]
+                ),
+            }
+        }
         for event in &self.events {
             if let TranscriptEvent::Refused { setup: (_, setup), reason } = event {
                 println!("  set-up {setup}: left, because {reason}");
@@ -126,6 +144,12 @@ impl Read {
 fn answers_beside(transcript: &Path) -> BTreeMap<[u8; 32], AnswerCount> {
     let folder = transcript.parent().unwrap_or(Path::new("."));
     DeviceState::read_answers(folder).unwrap_or_default()
+}
+
+/// Returns the privacy that the device of a transcript has spent, by authority.
+fn privacy_beside(transcript: &Path) -> BTreeMap<[u8; 32], SpentPrivacy> {
+    let folder = transcript.parent().unwrap_or(Path::new("."));
+    DeviceState::read_privacy(folder).unwrap_or_default()
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

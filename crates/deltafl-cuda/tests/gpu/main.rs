@@ -39,6 +39,7 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(Federat
         weight,
         report: None,
         personal: None,
+        noise: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -265,6 +266,7 @@ fn sum_in(
         weight,
         report: None,
         personal: None,
+        noise: None,
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
@@ -332,6 +334,7 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
                     weight,
                     report: None,
                     personal: None,
+                    noise: None,
                     sum: 0,
                 };
                 let tasks: Vec<UpdateTask<'_>> = cohort.iter().skip(part).step_by(2).map(task).collect();
@@ -366,6 +369,7 @@ fn several_sums_are_independent() {
             weight,
             report: None,
             personal: None,
+            noise: None,
             sum,
         };
         // The previous contents of a sum remain, and a weight that is not a number is rejected.

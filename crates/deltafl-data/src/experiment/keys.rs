@@ -18,11 +18,12 @@ use deltafl::data::{GivenSplit, WithinSplit};
 use deltafl::model::MODELS;
 use deltafl::number::{NonNegative, Positive};
 use deltafl::options::{OptionDefault, OptionSpec, OptionValue};
+use deltafl::terms::Clip;
 use deltafl::training::Decay;
 use serde::Serialize;
 
 use super::split::DeviceSplitKeys;
-use super::{DataSection, Experiment, ExperimentFile};
+use super::{DataSection, Experiment, ExperimentFile, PrivacySection};
 pub use kind::KeyKind;
 use kind::KeyType;
 
@@ -131,7 +132,7 @@ fn typed_keys() -> Vec<Key> {
         "",
         ExperimentFile = base,
         [name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, tracks, clip, secagg],
-        tables [data, model, local, availability, adversary, algorithm, resolved]
+        tables [data, model, local, availability, privacy, adversary, algorithm, resolved]
     );
     let run = run.into_iter().map(|key| key.required_if(&["name", "rounds", "cohort"]));
     let data = fields!("data", DataSection = base.data, [source, normalise, evaluate_sample], tables[split]);
@@ -163,12 +164,19 @@ fn typed_keys() -> Vec<Key> {
         "adversary", Adversary = Adversary::default(),
         [share, scale, flip_sign, flip_labels, loss, seed], tables []
     );
+    let one = Positive::try_from(1.0).expect("1 is positive");
+    let privacy = PrivacySection::new(one, Clip::try_from(1.0).expect("1 is positive"));
+    let privacy = fields!(
+        "privacy", PrivacySection = privacy,
+        [epsilon, noise, delta, clip, adaptive, mechanism, rounds_between, survivors, accomplices, quantile,
+         evaluation], tables []
+    );
     let mut keys: Vec<Key> = run.chain(data).collect();
     keys.extend([split, within, given].concat());
     keys.extend(source_keys());
     keys.extend(model_keys());
     keys.extend(local);
-    keys.extend([decay, availability, diurnal, adversary].concat());
+    keys.extend([decay, availability, diurnal, privacy, adversary].concat());
     keys.extend(algorithm_keys());
     keys
 }

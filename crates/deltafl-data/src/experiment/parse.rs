@@ -119,7 +119,8 @@ impl Experiment {
         let whole = table.span();
         let mut remove = |key: &str| table.get_mut().remove(key);
         let (algorithm_sections, model_section) = (remove("algorithm"), remove("model"));
-        let clip = table.get_ref().get_key_value("clip").map(|(key, _)| key.span());
+        let key = |name: &str| table.get_ref().get_key_value(name).map(|(key, _)| key.span());
+        let place = key("privacy").or_else(|| key("clip"));
         let mut file = ExperimentFile::deserialize(Deserializer::from(table))?;
         file.model = match model_section {
             Some(section) => model(section)?,
@@ -137,10 +138,10 @@ impl Experiment {
             experiment.0.weights = Some(experiment.usual_weights());
         }
         // If η is found in secure sums, a simulation trains as a deployment does.
-        if experiment.0.tracks.is_none() && experiment.is_private() {
+        if experiment.0.tracks.is_none() && (experiment.is_private() || experiment.privacy().is_some()) {
             experiment.0.tracks = Some(TrackSchedule::InTurn);
         }
-        experiment.check_algorithms().map_err(|error| InvalidExperiment { span: clip, ..error })?;
+        experiment.check_algorithms().map_err(|error| InvalidExperiment { span: place, ..error })?;
         Ok(experiment)
     }
 }
@@ -380,6 +381,54 @@ mod tests {
         assert_eq!(error(&fed_avg.replace("0.5", "0")).0, 1);
         let (line, message) = error(&fed_avg.replace("fedavg", "scaffold"));
         assert!(line == 1 && message.starts_with("scaffold sends more than w"), "{line} {message}");
+    }
+
+    #[test]
+    fn privacy_is_calibrated_to_the_run_and_refused_where_something_has_no_noise() {
+        let private = |section: &str, algorithms: &str| with(&format!("[privacy]\n{section}\n{algorithms}"));
+        let tree = "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\nquantile = 'tree'\n";
+        let text = private("epsilon = 3\nclip = 0.5\naccomplices = 1", tree);
+        let experiment = Experiment::parse(&text).unwrap();
+        assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
+        assert_eq!(experiment.weights(), Weights::Uniform);
+        let plan = experiment.privacy_plan().unwrap();
+        assert_eq!((plan.survivors, plan.accomplices, plan.honest()), (4, 1, 3));
+        // Three rounds, and a device may be in each of them.
+        let cost = experiment.privacy_cost(1000).unwrap();
+        assert_eq!(cost.device.rounds, 3);
+        let server = cost.epsilon_server.unwrap();
+        assert!(server <= 3.0 && server > 2.999, "{cost:?}");
+        assert!(cost.epsilon_readers < server, "{cost:?}");
+        // The noise of ε costs ε again.
+        let multiplier = (plan.track_round).noise_multiplier();
+        let noise = private(&format!("noise = {multiplier}\nclip = 0.5\naccomplices = 1"), tree);
+        let again = Experiment::parse(&noise).unwrap().privacy_cost(1000).unwrap();
+        assert!((again.epsilon_server.unwrap() - server).abs() < 1e-6);
+        // A device that answers once needs less noise.
+        let rarely = text.replace("epsilon", "rounds_between = 3\nepsilon");
+        let rarely = Experiment::parse(&rarely).unwrap().privacy_plan().unwrap();
+        assert!((rarely.track_round.get() / plan.track_round.get() - 3.0).abs() < 1e-9);
+        let central = text.replace("epsilon", "mechanism = 'central'\nepsilon");
+        assert_eq!(Experiment::parse(&central).unwrap().privacy_cost(1000).unwrap().epsilon_server, None);
+        let section = "epsilon = 3\nclip = 0.5";
+        for (text, reason) in [
+            (private(section, &tree.replace("tree", "open")), "open mode"),
+            (private(section, &tree.replace("tree", "mm")), "tree"),
+            (private(section, &tree.replace("tree", "histogram")), "tree"),
+            (private(section, "[[algorithm]]\nkind = 'scaffold'\n"), "control variates"),
+            (private(section, "[[algorithm]]\nkind = 'krum'\n"), "individual devices"),
+            (format!("weights = 'exact'\n{}", private(section, tree)), "uniform"),
+            (format!("clip = 1.0\n{}", private(section, tree)), "clip"),
+            (format!("with_replacement = true\n{}", private(section, tree)), "twice"),
+            (format!("adversary = {{ share = 0.2 }}\n{}", private(section, tree)), "[adversary]"),
+            (private("clip = 0.5", tree), "either epsilon or noise"),
+            (private("epsilon = 3\nnoise = 1\nclip = 0.5", tree), "either epsilon or noise"),
+            (private("epsilon = 3\nclip = 0.5\nsurvivors = 6", tree), "survivors"),
+        ] {
+            let (line, message) = error(&text);
+            assert!(message.contains(reason), "{message}");
+            assert!(text.lines().nth(line - 1).unwrap().contains("privacy"), "{message}: line {line}");
+        }
     }
 
     #[test]

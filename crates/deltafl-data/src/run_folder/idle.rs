@@ -138,6 +138,7 @@ mod tests {
             bytes_up: 0,
             bytes_down: 0,
             evaluations: Vec::new(),
+            privacy: None,
         }
     }
 

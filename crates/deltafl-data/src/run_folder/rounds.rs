@@ -90,6 +90,7 @@ mod tests {
             bytes_up: 8,
             bytes_down: 4,
             evaluations: Vec::new(),
+            privacy: None,
         };
         serde_json::to_string(&RoundLine { record, seconds: 0.25 }).unwrap()
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Baseline, EvaluationFile, IdleRounds, RunFolderError, baseline, devices, read_experiment, read_rounds,
+    Baseline, EvaluationFile, IdleRounds, RoundLine, RunFolderError, baseline, devices, read_experiment,
+    read_rounds,
 };
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
@@ -16,6 +17,7 @@ use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
+use deltafl::training::PrivacySpent;
 
 /// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,6 +87,9 @@ pub struct TrackSummary {
     /// report sums only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<HeldOutSummary>,
+    /// The privacy spent in the run with the highest ε, if sums are noisy. It covers all tracks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privacy: Option<PrivacySpent>,
 }
 
 /// Bounds on the metrics of held-out examples of a cohort, from secure sums.
@@ -107,6 +112,13 @@ impl HeldOutSummary {
         let measures = told.measures.iter().filter_map(bounds).collect();
         Self { seed, version: told.version, devices: told.devices(), measures }
     }
+}
+
+/// Returns the largest privacy spent over the rounds of all seeds.
+fn most_spent(lines: &[RoundLine]) -> Option<PrivacySpent> {
+    let spent = lines.iter().filter_map(|line| line.record.privacy);
+    let epsilons = |spent: &PrivacySpent| (spent.epsilon_server.unwrap_or(0.0), spent.epsilon_readers);
+    spent.reduce(|most, next| if epsilons(&next) > epsilons(&most) { next } else { most })
 }
 
 impl Summary {
@@ -175,6 +187,7 @@ impl Summary {
         };
         let labels = experiment.labels();
         let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
+        let spent = most_spent(&lines);
         let of_track = |(t, label): (usize, &TrackLabel)| TrackSummary {
             name: label.name.clone(),
             algorithm: label.algorithm.clone(),
@@ -191,6 +204,7 @@ impl Summary {
             rounds,
             idle_rounds: idle[t],
             held_out: Vec::new(),
+            privacy: spent,
         };
         Ok(Self {
             name: experiment.name().to_owned(),
@@ -217,6 +231,7 @@ impl Summary {
         }
         let labels = experiment.labels();
         let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
+        let spent = most_spent(&lines);
         // The last report of a seed follows its rounds.
         let mut last: BTreeMap<(usize, u64), &CohortEvaluation> = BTreeMap::new();
         for record in lines.iter().map(|line| &line.record) {
@@ -243,6 +258,7 @@ impl Summary {
                 rounds: held_out.iter().map(|told| told.version).min().unwrap_or(0),
                 idle_rounds: idle[t],
                 held_out,
+                privacy: spent,
             }
         };
         Ok(Some(Self {

@@ -56,7 +56,8 @@ pub(super) fn enrolment(
     params: usize,
 ) -> Result<Participant, SessionError> {
     let identity = identity(device, roster, index)?;
-    let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
+    // A noisy update is padded to a power of two.
+    let longest = MAX_QUERIES * UpdateCode::len(params.next_power_of_two()).max(evaluation::LONGEST);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let (drawn, defences) = (roster.roster.has_committed_draws(), device.defences.protocol());
     let policy = device.consent.policy(longest, drawn, defences);

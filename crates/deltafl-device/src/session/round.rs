@@ -134,11 +134,18 @@ impl Session<'_> {
         if let Err(spent) = self.check_budget() {
             return self.refuse(protocol, &spent, Reason::Policy).await;
         }
+        let authority = self.device.credentials.authority;
+        let cost = self.device.consent.cost(&question, protocol.params(), active);
+        let limit = self.device.consent.privacy;
+        if let Err(exhausted) = self.device.state.check_privacy(&authority, cost, limit) {
+            return self.refuse(protocol, &exhausted, Reason::Policy).await;
+        }
         let answering = match self.claim(&question)? {
             Ok(answering) => answering,
             Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
         };
-        self.device.state.count_answer(self.device.credentials.authority)?;
+        self.device.state.count_answer(authority)?;
+        self.device.state.spend_privacy(authority, cost)?;
         let randomness = match self.device.consent.reproducible {
             true => UpdateRandomness::Reproducible,
             false => UpdateRandomness::Secret(*self.device.random()?),
@@ -162,7 +169,12 @@ impl Session<'_> {
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
             let task = AnswerTask { data: &data, task, randomness, trains_always };
             let answer = task.answer(&question, &answering, &mut losses, &mut own, worker)?;
-            let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
+            // Noisy sums fit into 32 bits.
+            let values = match question.queries.iter().all(|query| query.noise.is_some()) {
+                true => RingVector::Z32(answer.values.into_iter().map(|entry| entry as u32).collect()),
+                false => RingVector::Z64(answer.values),
+            };
+            let submitted = protocol.submit(&answer.context, values);
             Ok((submitted, protocol, losses, own))
         });
         let computed = self.unless_over(computed).await;

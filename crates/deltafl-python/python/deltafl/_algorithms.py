@@ -94,7 +94,7 @@ class DeltaFL(Algorithm):
 
     kind: ClassVar[str] = "delta-fl"
     theta: float | Sequence[float]
-    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm", "tree"] = "open"
     eta_every: int = 1
     eta_rule: Literal["watched", "fixed"] = "watched"
     nu: float = 0.0
@@ -472,7 +472,7 @@ class DeltaFLFedAdam(Algorithm):
 
     kind: ClassVar[str] = "delta-fl+fedadam"
     theta: float | Sequence[float]
-    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm", "tree"] = "open"
     eta_every: int = 1
     eta_rule: Literal["watched", "fixed"] = "watched"
     nu: float = 0.0
@@ -504,7 +504,7 @@ class DeltaFLFedProx(Algorithm):
     kind: ClassVar[str] = "delta-fl+fedprox"
     theta: float | Sequence[float]
     mu: float | Sequence[float]
-    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm", "tree"] = "open"
     eta_every: int = 1
     eta_rule: Literal["watched", "fixed"] = "watched"
     nu: float = 0.0
@@ -530,7 +530,7 @@ class DeltaFLSCAFFOLD(Algorithm):
 
     kind: ClassVar[str] = "delta-fl+scaffold"
     theta: float | Sequence[float]
-    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm", "tree"] = "open"
     eta_every: int = 1
     eta_rule: Literal["watched", "fixed"] = "watched"
     nu: float = 0.0
@@ -560,7 +560,7 @@ class DeltaFLDitto(Algorithm):
 
     kind: ClassVar[str] = "delta-fl+ditto"
     theta: float | Sequence[float]
-    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm"] = "open"
+    quantile: Literal["open", "histogram", "one-shot", "bisection", "mm", "tree"] = "open"
     eta_every: int = 1
     eta_rule: Literal["watched", "fixed"] = "watched"
     nu: float = 0.0

@@ -169,6 +169,7 @@ mod tests {
                 bytes_up: 0,
                 bytes_down: 0,
                 evaluations: CohortEvaluation::new(version, Task::Classes, &sum).into_iter().collect(),
+                privacy: None,
             };
             RoundLine { record, seconds: 0.0 }
         };

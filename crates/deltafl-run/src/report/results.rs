@@ -12,6 +12,7 @@ use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
 use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
+use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
 
@@ -71,6 +72,9 @@ pub(super) struct RunResults {
     pub(super) calls: Vec<Vec<f64>>,
     /// For each track, the size of its tail over the rounds.
     pub(super) tails: Vec<Vec<TailSize>>,
+    /// The privacy spent after each round, counted from 1: the largest over the seeds. Empty for exact
+    /// sums.
+    pub(super) privacy: Vec<(u64, PrivacySpent)>,
     /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
     /// For each track, the rounds that changed nothing, over all seeds.
@@ -258,6 +262,7 @@ impl RunResults {
                 .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
             idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
+            privacy: privacy_spent(&lines),
             tails: (0..tracks.len()).map(|track| tail_sizes(&lines, track)).collect(),
             rounds,
             tracks,
@@ -484,6 +489,18 @@ fn tail_sizes(lines: &[RoundLine], track: usize) -> Vec<TailSize> {
     windows.into_iter().map(averaged).collect()
 }
 
+/// Returns the privacy spent after each round.
+fn privacy_spent(lines: &[RoundLine]) -> Vec<(u64, PrivacySpent)> {
+    let mut rounds: BTreeMap<u64, PrivacySpent> = BTreeMap::new();
+    for record in lines.iter().map(|line| &line.record) {
+        let Some(spent) = record.privacy else { continue };
+        let known = rounds.entry(record.round + 1).or_insert(spent);
+        known.epsilon_server = known.epsilon_server.zip(spent.epsilon_server).map(|(a, b)| a.max(b));
+        known.epsilon_readers = known.epsilon_readers.max(spent.epsilon_readers);
+    }
+    rounds.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -541,6 +558,7 @@ mod tests {
             bytes_up: 0,
             bytes_down: 0,
             evaluations: Vec::new(),
+            privacy: None,
         };
         RoundLine { record, seconds: 0.0 }
     }

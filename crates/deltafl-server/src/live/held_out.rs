@@ -69,6 +69,7 @@ mod tests {
             bytes_up: 0,
             bytes_down: 0,
             evaluations: CohortEvaluation::new(4, Task::Classes, &sum).into_iter().collect(),
+            privacy: None,
         };
         let lines = vec![RoundLine { record, seconds: 0.5 }];
         CommittedRound { round: 4, lines, timeline: Vec::new(), losses: vec![None], committed_at: 0 }

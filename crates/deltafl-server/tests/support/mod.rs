@@ -90,6 +90,7 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
             bytes_up: 1000,
             bytes_down: 2000,
             evaluations: Vec::new(),
+            privacy: None,
         },
         seconds: 0.5,
     };

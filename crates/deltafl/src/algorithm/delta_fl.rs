@@ -29,7 +29,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
         OptionSpec {
             name: "quantile",
             symbol: "quantile",
-            kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
+            kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm", "tree"]),
             default: OptionDefault::Value(OptionValue::Word("open")),
             levels: false,
             about: "how the server finds η: open sends it the losses, the others only secure sums",
@@ -137,11 +137,12 @@ impl Tail {
             "one-shot" => Quantile::Private(PrivateQuantile::OneShot),
             "bisection" => Quantile::Private(PrivateQuantile::Bisection),
             "mm" => Quantile::Private(PrivateQuantile::Mm),
+            "tree" => Quantile::Private(PrivateQuantile::Tree),
             _ => Quantile::Private(PrivateQuantile::TwoLevel),
         };
         let nu = Smoothing::try_from(options.real("nu")?).ok();
         if nu.is_some() && matches!(options.word("quantile")?, "bisection" | "mm") {
-            let reason = "a smoothed tail needs quantile = open, histogram or one-shot";
+            let reason = "a smoothed tail needs quantile = open, histogram, one-shot or tree";
             return Err(InvalidOption::new("nu", reason));
         }
         let eta_rule = if options.word("eta_rule")? == "fixed" { EtaRule::Fixed } else { EtaRule::Watched };
@@ -231,6 +232,10 @@ impl Selection for Tail {
         }
     }
 
+    fn keeps_threshold(&self) -> bool {
+        self.eta_every > 1
+    }
+
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
     /// device keeps on average in that round is the measure for the rounds after it.
     fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState) {
@@ -271,11 +276,12 @@ mod tests {
         let noise: Vec<(f64, f64)> = (0..50).map(|k| (ln + f64::from(k % 7) * 8.9e-16, 10.0)).collect();
         let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
         let weighting = Tail::new(theta(0.1)).weighting(&memory);
-        assert!(
-            noise
-                .iter()
-                .all(|&(loss, _)| weighting.share(&DeviceFacts { loss, steps: 1, examples: 1, group: 0 }) == 1.0)
-        );
+        assert!(noise.iter().all(|&(loss, _)| weighting.share(&DeviceFacts {
+            loss,
+            steps: 1,
+            examples: 1,
+            group: 0
+        }) == 1.0));
     }
 
     #[test]

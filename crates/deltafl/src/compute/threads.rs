@@ -11,9 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Block, Compute, ComputeError, Remembered, UpdateTask};
+use super::{Block, Compute, ComputeError, Remembered, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex};
-use crate::device::{Share, add_update, stream_key, update_stream};
+use crate::device::{
+    NoisyShare, Share, UpdateRandomness, add_noisy_update, add_update, stream_key, update_stream,
+};
 use crate::kernel;
 use crate::model::Score;
 use crate::params::{Params, add_wrapping};
@@ -152,15 +154,26 @@ impl Compute for Threads<'_> {
         let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
         let update =
             |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
-                let UpdateTask { device, params, sent, own, plan, weight, report, personal, sum } = tasks[t];
+                let UpdateTask { device, params, sent, own, plan, weight, report, personal, noise, sum } =
+                    tasks[t];
                 at.set(device);
                 thread.sums[sum].resize(lens[sum], 0);
-                let mut stream = update_stream(key, stream_key(self.federation.id(device)));
+                let id = stream_key(self.federation.id(device));
+                let mut stream = update_stream(key, id);
                 let examples = self.federation.examples(device);
                 let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
                 let sum = &mut thread.sums[sum];
-                let share = Share { weight, report, personal };
-                let memory = add_update(&code, &task, share, own, &mut stream, worker, sum)?;
+                let memory = match &noise {
+                    Some(TaskNoise { noise, query }) => {
+                        let private = UpdateRandomness::Reproducible.noise_stream(key, id, *query);
+                        let share = NoisyShare { noise, weight, signs: key.rotation(*query), private };
+                        add_noisy_update(share, &task, own, &mut stream, worker, sum)?
+                    }
+                    None => {
+                        let share = Share { weight, report, personal };
+                        add_update(&code, &task, share, own, &mut stream, worker, sum)?
+                    }
+                };
                 thread.remembered.extend(memory.map(|memory| (t, memory)));
                 Ok(())
             };

@@ -8,6 +8,7 @@ use crate::exchange::Evaluation;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::UpdateCode;
+use crate::privacy::{Noise, update};
 use crate::question::Ask;
 use crate::selection::{DeviceFacts, DeviceRule, LARGEST_SHARE, Report};
 use crate::stream::Stream;
@@ -185,4 +186,43 @@ fn add_answer(
     let mut parts = vec![(local, params)];
     parts.extend(changes.chunks(params.len().max(1)).map(|change| (change, &zero[..])));
     Ok(code.add_parts(&parts, weight, sum).is_ok())
+}
+
+/// The share of a device in a noisy sum of updates.
+pub(crate) struct NoisyShare<'a> {
+    /// The noise of the query.
+    pub(crate) noise: &'a Noise,
+    /// ω_k; 0 or NaN if the device adds only noise.
+    pub(crate) weight: f64,
+    /// The public signs of the rotation.
+    pub(crate) signs: Stream,
+    /// The random numbers of rounding and noise.
+    pub(crate) private: Stream,
+}
+
+/// Trains a device and adds its clipped and rounded update and its noise to `sum`. Returns the new
+/// memory of the device if it differs from `own`. A device of weight 0 and a device whose update is
+/// not finite add only noise.
+pub(crate) fn add_noisy_update(
+    NoisyShare { noise, weight, mut signs, mut private }: NoisyShare<'_>,
+    task: &LocalTask<'_>,
+    own: Option<&AlgorithmState>,
+    stream: &mut Stream,
+    worker: &mut dyn Worker,
+    sum: &mut [u64],
+) -> Result<Option<AlgorithmState>, TrainerError> {
+    let mut next = None;
+    if let (true, Some(clip)) = (weight > 0.0, noise.clip) {
+        let mut memory = own.cloned().unwrap_or_default();
+        let local = worker.update(task, &mut memory, stream)?;
+        if local.len() != task.params.len() {
+            let (got, expected) = (local.len(), task.params.len());
+            return Err(format!("the trainer returned {got} entries instead of {expected}").into());
+        }
+        let change = (task.params, local);
+        let is_added = update::add(noise, clip, change, weight, &mut signs, &mut private, sum);
+        next = (is_added && (own.is_some() || !memory.is_empty())).then_some(memory);
+    }
+    noise.add_to(sum, &mut private);
+    Ok(next)
 }

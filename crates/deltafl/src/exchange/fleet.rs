@@ -3,6 +3,7 @@
 //! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
 //! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
+mod counts;
 mod held_out;
 mod personal;
 
@@ -15,7 +16,7 @@ use super::{
     CohortMember, EvaluatedDevice, Evaluation, ExchangeError, NamedLoss, Peers, Round, SplitEvaluation,
     TrainIndex, WorkDone,
 };
-use crate::compute::{Block, Compute, UpdateTask};
+use crate::compute::{Block, Compute, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{Contribution, Held, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
@@ -169,8 +170,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if self.peers.rank() == 0 {
             for (query, sum) in queries.iter().zip(&mut sums) {
                 for &member in &everybody {
-                    self.add_quantile(round, query, member, sum);
-                    self.add_evaluation(round, query, told.at(query, member), member, sum);
+                    self.add_counts(round, query, told.at(query, member), member, sum);
                 }
             }
         }
@@ -202,8 +202,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
                 let (query, place) = (&queries[part % queries.len()], part / queries.len());
-                self.add_quantile(round, query, members[place], values);
-                self.add_evaluation(round, query, told.at(query, place), members[place], values);
+                self.add_counts(round, query, told.at(query, place), members[place], values);
             }
         }
         // Each process has the parts that it computed and zeros elsewhere. The sum over all
@@ -339,9 +338,14 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         for member in answering {
             let drawn = &round.cohort[member];
             let track = self.assigned_track(round, member);
-            for (query, Query { params, ask, track: asking, .. }) in queries.iter().enumerate() {
+            for (query, Query { params, ask, track: asking, noise, .. }) in queries.iter().enumerate() {
                 let is_assigned = track.is_none_or(|track| track == *asking);
-                if !matches!(ask, Ask::Update { .. }) || !is_assigned {
+                if !matches!(ask, Ask::Update { .. }) {
+                    continue;
+                }
+                let idle = PendingUpdate { query, member, weight: 0.0, report: None, examples: 0 };
+                if !is_assigned {
+                    all.extend(noise.map(|_| idle));
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
@@ -355,6 +359,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 if let Contribution::Update { plan, weight, report } = contribution.with_rule(rule) {
                     let examples = plan.examples(held.examples);
                     all.push(PendingUpdate { query, member, weight, report, examples });
+                } else {
+                    // A device outside the tail adds noise around zero.
+                    all.extend(noise.map(|_| idle));
                 }
             }
         }
@@ -386,7 +393,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         sum_of: impl Fn(&PendingUpdate<'q>) -> usize,
         sums: &mut [Vec<u64>],
     ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
-        self.work_done.updates += pending.len() as u64;
+        self.work_done.updates += pending.iter().filter(|pending| pending.weight > 0.0).count() as u64;
         self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
         let task = |pending: &PendingUpdate<'q>| {
             let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
@@ -397,8 +404,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let device = self.train[drawn.place()];
             let PendingUpdate { weight, report, .. } = *pending;
             let personal = round.own.get(pending.query).and_then(|update| update.personal);
-            let sum = sum_of(pending);
-            Some(UpdateTask { device, params, sent, own, plan, weight, report, personal, sum })
+            let (sum, query) = (sum_of(pending), &queries[pending.query]);
+            let noise = query.noise.map(|noise| TaskNoise { noise, query: query.number() });
+            Some(UpdateTask { device, params, sent, own, plan, weight, report, personal, noise, sum })
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;

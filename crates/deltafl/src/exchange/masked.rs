@@ -138,8 +138,15 @@ impl MaskedSums {
         let ready = HashMap::new();
         let mut answers = MaskedInputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
-        let input = |DeviceId(device)| answers.input(position[&device]);
-        let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
+        let mut input = |DeviceId(device)| answers.input(position[&device]);
+        let (len, signed) = (len as u32, signed.as_bytes());
+        // Noisy sums fit into 32 bits.
+        let sum: Vec<u64> = if queries.iter().all(|query| query.noise.is_some()) {
+            let short = |device| input(device).into_iter().map(|entry| entry as u32).collect();
+            setup.protocol.sum::<u32>(len, signed, short)?.sum.into_iter().map(u64::from).collect()
+        } else {
+            setup.protocol.sum(len, signed, input)?.sum
+        };
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
         Ok(MaskedSlot { sum, traffic, remembered })

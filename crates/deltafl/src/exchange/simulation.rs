@@ -208,7 +208,7 @@ fn plain_traffic(round: &Round<'_>, query: &Query) -> Traffic {
     Traffic {
         sums: 1,
         messages: asked + answering,
-        bytes_up: answering * 8 * query.answer_len() as u64,
+        bytes_up: answering * if query.noise.is_some() { 4 } else { 8 } * query.answer_len() as u64,
         bytes_down: asked * question,
     }
 }

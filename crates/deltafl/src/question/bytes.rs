@@ -4,8 +4,9 @@ use super::{Ask, MAX_BATCH, MAX_MEASURES, MAX_TRACKS, MalformedQuestion, Query, 
 use crate::algorithm;
 use crate::evaluation::Measure;
 use crate::params::ParamsId;
+use crate::privacy::Noise;
 use crate::selection::Weighting;
-use crate::superquantile::private::{Bins, QuantileQuery};
+use crate::superquantile::private::{Bins, QuantileQuery, TreeBins};
 use crate::terms::{Clip, Terms, TrackSchedule, Weights};
 use crate::trainer::{Correction, LocalPlan, Work};
 
@@ -37,6 +38,15 @@ impl ByteWriter {
         self.bytes(&number.to_le_bytes())
     }
 
+    pub(super) fn noise(&mut self, noise: Option<&Noise>) {
+        match noise {
+            None => self.u8(0),
+            Some(Noise { variance, units, honest, clip }) => {
+                self.u8(1).u32(*variance).u32(*units).u32(*honest).f64(clip.map_or(0.0, Clip::get))
+            }
+        };
+    }
+
     pub(super) fn ask(&mut self, ask: &Ask) {
         match ask {
             Ask::Quantile(QuantileQuery::Histogram(bins)) => {
@@ -44,6 +54,9 @@ impl ByteWriter {
             }
             Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
                 self.u8(1).f64(*mu).f64(*floor);
+            }
+            Ask::Quantile(QuantileQuery::Tree(tree)) => {
+                self.u8(4).f64(tree.lower()).f64(tree.upper()).u8(tree.height() as u8);
             }
             Ask::Update { weighting, plan } => {
                 let (name, numbers) = (weighting.kind().name, weighting.numbers());
@@ -111,11 +124,25 @@ impl<'a> Reader<'a> {
         if !(1..=MAX_TRACKS).contains(&tracks) {
             return Err(malformed("tracks"));
         }
+        Ok(Terms { weights, schedule, tracks, clip: self.clip()? })
+    }
+
+    fn clip(&mut self) -> Result<Option<Clip>, MalformedQuestion> {
         let clip = self.f64("clip")?;
         // −0 is rejected, because the encoding is unique.
         let none = clip.to_bits() == 0;
-        let clip = if none { None } else { Some(Clip::try_from(clip).map_err(|_| malformed("clip"))?) };
-        Ok(Terms { weights, schedule, tracks, clip })
+        if none { Ok(None) } else { Clip::try_from(clip).map(Some).map_err(|_| malformed("clip")) }
+    }
+
+    fn noise(&mut self) -> Result<Option<Noise>, MalformedQuestion> {
+        match self.u8("noise")? {
+            0 => Ok(None),
+            1 => {
+                let (variance, units) = (self.u32("noise")?, self.u32("noise")?);
+                Ok(Some(Noise { variance, units, honest: self.u32("noise")?, clip: self.clip()? }))
+            }
+            _ => Err(malformed("noise")),
+        }
     }
 
     pub(super) fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
@@ -135,6 +162,11 @@ impl<'a> Reader<'a> {
             }
             2 => Ask::Update { weighting: self.weighting()?, plan: self.plan()? },
             3 => Ask::Evaluation(self.measures()?),
+            4 => {
+                let (lower, upper) = (self.f64("tree")?, self.f64("tree")?);
+                let tree = TreeBins::new(lower, upper, self.u8("tree")?.into());
+                Ask::Quantile(QuantileQuery::Tree(tree.map_err(|_| malformed("tree"))?))
+            }
             _ => return Err(malformed("query")),
         };
         let sent = match &ask {
@@ -145,7 +177,7 @@ impl<'a> Reader<'a> {
         if sent.iter().any(|sent| sent.len != params.len) {
             return Err(malformed("sent"));
         }
-        Ok(Query { track, params, sent, ask })
+        Ok(Query { track, params, sent, ask, noise: self.noise()? })
     }
 
     fn params(&mut self) -> Result<ParamsId, MalformedQuestion> {

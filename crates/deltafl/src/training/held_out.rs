@@ -7,9 +7,13 @@
 
 use std::ops::Range;
 
+use super::spending::{self, Spending};
 use super::{Plan, State, TrackState, TrainingError};
 use crate::evaluation::{CohortEvaluation, Measure};
 use crate::exchange::{CohortSum, Exchange, ExchangeError, Round, Traffic};
+use crate::params::Params;
+use crate::privacy::noise::projected;
+use crate::privacy::{Noise, Rho};
 use crate::question::{Ask, MAX_QUERIES, Query};
 use crate::task::Task;
 use crate::terms::TrackSchedule;
@@ -22,12 +26,23 @@ pub(super) struct HeldOutQueries {
     /// Pairs of a track and the index of its query.
     places: Vec<(usize, usize)>,
     sums: Vec<CohortSum>,
+    /// The noise of each query, if there is any.
+    noises: Vec<Option<Noise>>,
+    /// The cost of the sums, by track.
+    spent: Vec<(usize, Rho)>,
 }
 
 impl HeldOutQueries {
     /// Creates the queries for the params of some tracks. There are none unless the round evaluates.
-    pub(super) fn new(plan: &Plan, tracks: &[TrackState], asking: Range<usize>, evaluates: bool) -> Self {
-        let Some(task) = plan.held_out.filter(|_| evaluates) else { return Self::default() };
+    pub(super) fn new(
+        plan: &Plan,
+        tracks: &[TrackState],
+        asking: Range<usize>,
+        evaluates: bool,
+        round: &Round<'_>,
+    ) -> Result<Self, TrainingError> {
+        let evaluates = evaluates && plan.privacy.is_none_or(|privacy| privacy.evaluation > Rho::ZERO);
+        let Some(task) = plan.held_out.filter(|_| evaluates) else { return Ok(Self::default()) };
         // Devices that answer for every track answer once for tracks with the same w.
         let shared = plan.terms.schedule != TrackSchedule::Apart;
         let mut queries: Vec<Query> = Vec::new();
@@ -41,7 +56,32 @@ impl HeldOutQueries {
             })
         };
         let places = asking.map(|track| (track, place(track))).collect();
-        Self { queries, places, sums: Vec::new() }
+        let mut noises = Vec::with_capacity(queries.len());
+        if let Some(privacy) = &plan.privacy {
+            for query in &mut queries {
+                noises.push(spending::set_noise(plan, round, privacy.clip.start, false, query)?);
+            }
+        }
+        Ok(Self { queries, places, noises, ..Self::default() })
+    }
+
+    /// Adds the noise of a central server to the sums, and their cost to the privacy spent.
+    pub(super) fn settle(&mut self, plan: &Plan, round: &Round<'_>, spending: &mut Spending) {
+        if let (Some(privacy), Some(task)) = (&plan.privacy, plan.held_out) {
+            let ask = Ask::Evaluation(Measure::of_task(task));
+            for (place, (sum, noise)) in self.sums.iter_mut().zip(&self.noises).enumerate() {
+                let Some(noise) = noise else { continue };
+                let Some((track, _)) = self.places.iter().find(|(_, asked)| *asked == place) else {
+                    continue;
+                };
+                let query = Query::new(Params::from(Vec::new()), ask.clone()).of_track(*track);
+                let rho = spending::release(privacy, round, &query, noise, sum.answered, &mut sum.values);
+                self.spent.push((*track, rho));
+                let counts = projected(&noise.counts(&sum.values));
+                sum.values = counts;
+            }
+        }
+        self.spent.drain(..).for_each(|(track, rho)| spending.add(track, rho));
     }
 
     /// Sums some queries together with the pending ones, and returns the sums of the former.
@@ -106,7 +146,7 @@ pub(super) fn after_the_last(
     let cycle = round.terms.cycle(round.index);
     let next = round.index + (cycle.end - cycle.start);
     let ended = round.terms.tracks_of_round(round.index);
-    let mut last = HeldOutQueries::new(plan, &state.tracks, ended, next >= plan.rounds);
+    let mut last = HeldOutQueries::new(plan, &state.tracks, ended, next >= plan.rounds, round)?;
     match last.alone(exchange, &Round { index: next, ..*round }) {
         Err(ExchangeError::NoSum { .. }) => Ok(HeldOutQueries::default()),
         ended => Ok(ended.map(|()| last)?),

@@ -2,6 +2,7 @@
 //! Algorithm 3, line 5).
 
 use super::held_out::HeldOutQueries;
+use super::spending::{self, Spending};
 use super::{LossReporting, Plan, State, TrainingError};
 use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
@@ -38,6 +39,7 @@ pub(super) fn learn(
     round: &Round<'_>,
     reporting: LossReporting,
     held_out: &mut HeldOutQueries,
+    spending: &mut Spending,
 ) -> Result<Vec<LossPhase>, TrainingError> {
     let mut phases = vec![LossPhase::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
@@ -79,7 +81,8 @@ pub(super) fn learn(
                 (reporting != LossReporting::None).then(|| LossDistribution::open(&losses)).flatten();
         }
     }
-    let mut asked = LossRequests { searches: &mut searches, phases: &mut phases, reporting, held_out };
+    let mut asked =
+        LossRequests { plan, searches: &mut searches, phases: &mut phases, reporting, held_out, spending };
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
@@ -97,11 +100,13 @@ fn median_search(range: &LossRange) -> Search {
 
 /// The searches of a round and the phases that record their sums.
 struct LossRequests<'a> {
+    plan: &'a Plan,
     /// The track of each search.
     searches: &'a mut [(usize, Search)],
     phases: &'a mut [LossPhase],
     reporting: LossReporting,
     held_out: &'a mut HeldOutQueries,
+    spending: &'a mut Spending,
 }
 
 /// Runs the private quantile searches of all tracks in parallel: one secure sum serves one step of
@@ -110,24 +115,40 @@ fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    LossRequests { searches, phases, reporting, held_out }: &mut LossRequests<'_>,
+    LossRequests { plan, searches, phases, reporting, held_out, spending }: &mut LossRequests<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
-        let mut queries = Vec::new();
+        let (mut queries, mut noises) = (Vec::new(), Vec::new());
         for (s, (i, search)) in searches.iter().enumerate() {
             if let Some(query) = search.query() {
                 asking.push(s);
-                let params = state.tracks[*i].params.clone();
-                queries.push(Query::new(params, Ask::Quantile(query)).of_track(*i));
+                let track = &state.tracks[*i];
+                let mut query = Query::new(track.params.clone(), Ask::Quantile(query)).of_track(*i);
+                let clip = plan.privacy.map(|privacy| spending::clip(&privacy, track));
+                noises.push(match clip {
+                    Some(clip) => spending::set_noise(plan, round, clip, true, &mut query)?,
+                    None => None,
+                });
+                queries.push(query);
             }
         }
         if queries.is_empty() {
             return Ok(());
         }
-        for (s, sum) in asking.into_iter().zip(held_out.with(exchange, round, queries)?) {
+        let asked = queries.clone();
+        let sums = held_out.with(exchange, round, queries)?;
+        for (((s, mut sum), noise), query) in asking.into_iter().zip(sums).zip(noises).zip(asked) {
             let (i, search) = &mut searches[s];
             phases[*i].traffic += sum.traffic;
+            if let (Some(noise), Some(privacy)) = (noise, &plan.privacy) {
+                let rho = spending::release(privacy, round, &query, &noise, sum.answered, &mut sum.values);
+                spending.add(*i, rho);
+                search
+                    .take_noisy(&noise.counts(&sum.values))
+                    .map_err(|source| TrainingError::Quantile { round: round.index, source })?;
+                continue;
+            }
             if let (Some(QuantileQuery::Histogram(bins)), true) =
                 (search.query(), *reporting != LossReporting::None)
             {

@@ -7,12 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::{State, TrackState};
 use crate::algorithm::Track;
 use crate::cohort::{Availability, Sampling};
+use crate::exchange::{Reachable, TrainIndex};
+use crate::memory::AlgorithmState;
 use crate::model::Tensor;
 use crate::number::Positive;
 use crate::params::Params;
+use crate::privacy::PrivacyPlan;
+use crate::selection::Needs;
 use crate::stream::{Purpose, Stream};
+use crate::superquantile::private::QuantileQuery;
 use crate::task::Task;
-use crate::terms::Terms;
+use crate::terms::{Terms, Weights};
 use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 /// The work of every round of a run.
@@ -44,6 +49,7 @@ pub struct Plan {
     pub(super) evaluate_every: u64,
     pub(super) terms: Terms,
     pub(super) held_out: Option<Task>,
+    pub(super) privacy: Option<PrivacyPlan>,
     pub(super) tracks: Vec<Track>,
 }
 
@@ -106,6 +112,7 @@ impl Plan {
             evaluate_every: Self::EVALUATE_EVERY,
             terms: Terms::OPEN,
             held_out: None,
+            privacy: None,
             tracks: Vec::new(),
         })
     }
@@ -164,6 +171,25 @@ impl Plan {
     /// the metrics over held-out examples, as often as the run evaluates. `None` asks no device.
     pub fn held_out(&self) -> Option<Task> {
         self.held_out
+    }
+
+    /// The differential privacy of the run; `None` for exact sums.
+    pub fn privacy(&self) -> Option<&PrivacyPlan> {
+        self.privacy.as_ref()
+    }
+
+    /// The devices that may be drawn in a round, among those that are present: devices that wait
+    /// between two rounds have turns.
+    pub(super) fn drawable(&self, devices: usize, seed: u64, round: u64, present: Reachable) -> Reachable {
+        let turns = self.privacy.map_or(1, |privacy| privacy.rounds_between);
+        if turns <= 1 {
+            return present;
+        }
+        let has_turn = |device: usize| {
+            let turn = Stream::new(seed, Purpose::Turn, 0, device as u64).below(turns);
+            turn == round % turns && present.contains(TrainIndex(device as u32))
+        };
+        Reachable::Some((0..devices).map(has_turn).collect())
     }
 
     /// The models, one per track.
@@ -243,6 +269,12 @@ impl PlanBuilder {
         self
     }
 
+    /// Makes the sums of the run noisy. See [`Plan::privacy`].
+    pub fn privacy(mut self, privacy: impl Into<Option<PrivacyPlan>>) -> Self {
+        self.0.privacy = privacy.into();
+        self
+    }
+
     /// Adds a track.
     pub fn track(mut self, track: impl Into<Track>) -> Self {
         self.0.tracks.push(track.into());
@@ -279,6 +311,9 @@ impl PlanBuilder {
         if Positive::try_from(local.learning_rate).is_err() {
             return Err(InvalidPlan::NotPositive { what: "learning rate", got: local.learning_rate });
         }
+        if let Some(privacy) = &self.0.privacy {
+            check_privacy(privacy, &self.0)?;
+        }
         let sends_more = |track: &&Track| track.correction.is_some_and(|kind| !kind.sent.is_empty());
         match tracks.iter().find(sends_more) {
             Some(track) if terms.clip.is_some() => {
@@ -287,6 +322,44 @@ impl PlanBuilder {
             _ => Ok(self.0),
         }
     }
+}
+
+/// Checks that every sum of a plan can be noisy.
+fn check_privacy(privacy: &PrivacyPlan, plan: &Plan) -> Result<(), InvalidPlan> {
+    let refused = |what: &str, reason| Err(InvalidPlan::Private { what: what.to_owned(), reason });
+    if plan.terms.weights != Weights::Uniform {
+        return refused("weights", "only uniform weights bound the influence of a device");
+    }
+    if plan.sampling.with_replacement {
+        return refused("with_replacement", "a device that is drawn twice counts twice");
+    }
+    if plan.terms.clip.is_some() {
+        return refused("clip", "the privacy of a run has its own clipping bound");
+    }
+    if privacy.accomplices >= privacy.survivors || privacy.survivors as usize > plan.sampling.cohort_size {
+        return refused("survivors", "they are more than the accomplices and at most the cohort");
+    }
+    for track in &plan.tracks {
+        let memory = AlgorithmState::default();
+        let weighting = track.selection.weighting(&memory);
+        let reason = match track.selection.needs(0, &memory) {
+            Needs::Losses | Needs::NamedLosses => "the server sees the losses of devices (open mode)",
+            Needs::Quantile(search) if !matches!(search.query(), Some(QuantileQuery::Tree(_))) => {
+                "its quantile needs exact sums: use quantile = \"tree\""
+            }
+            _ if track.selection.keeps_threshold() => "η must be found in every round: use eta_every = 1",
+            _ if track.aggregation.is_some() => "it needs the updates of individual devices",
+            _ if track.personal.is_some() => "personal models are not supported with noise",
+            _ if track.correction.is_some_and(|kind| !kind.sent.is_empty()) => {
+                "it sends additional vectors without noise (control variates)"
+            }
+            _ if !weighting.kind().reports.is_empty() => "it sends additional numbers without noise",
+            _ if weighting.kind().most > 1.0 => "the influence of a device is not bounded",
+            _ => continue,
+        };
+        return refused(&track.label.name, reason);
+    }
+    Ok(())
 }
 
 /// The values of a plan are invalid.
@@ -307,6 +380,14 @@ pub enum InvalidPlan {
         /// Its value.
         got: f64,
     },
+    /// A part of the plan cannot be combined with differential privacy.
+    #[error("{what} cannot be combined with [privacy]: {reason}")]
+    Private {
+        /// The key or the name of the track.
+        what: String,
+        /// The reason.
+        reason: &'static str,
+    },
     /// A track sends vectors beside w, to which the clipping bound of the plan does not apply.
     #[error("updates are clipped, but {track} sends vectors that the clipping bound does not apply to")]
     Clipped {
@@ -319,7 +400,34 @@ pub enum InvalidPlan {
 mod tests {
     use super::*;
     use crate::algorithm::SCAFFOLD;
+    use crate::privacy::{ClipRule, Mechanism, Rho};
     use crate::terms::Clip;
+
+    #[test]
+    fn devices_that_wait_have_one_turn_in_b_rounds() {
+        let clip = Clip::try_from(1.0).unwrap();
+        let privacy = PrivacyPlan {
+            mechanism: Mechanism::Distributed,
+            delta: 1e-6.try_into().unwrap(),
+            survivors: 5,
+            accomplices: 0,
+            rounds_between: 4,
+            clip: ClipRule { start: clip, adaptive: false },
+            track_round: Rho::from_noise_multiplier(1.0),
+            evaluation: Rho::ZERO,
+            quantile_share: 0.2,
+        };
+        let plan =
+            Plan::builder().track(Track::fed_avg()).terms(Terms::PRIVATE).privacy(privacy).build().unwrap();
+        let turns: Vec<Reachable> =
+            (0..8).map(|round| plan.drawable(100, 1, round, Reachable::Everyone)).collect();
+        for device in (0..100).map(TrainIndex) {
+            let rounds: Vec<usize> = (0..8).filter(|&round| turns[round].contains(device)).collect();
+            assert!(rounds.len() == 2 && rounds[1] == rounds[0] + 4, "{rounds:?}");
+        }
+        let none = plan.drawable(100, 1, 0, Reachable::Some(vec![false; 100]));
+        assert!(!none.contains(TrainIndex(3)));
+    }
 
     #[test]
     fn the_rate_decays_in_steps() {

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use super::held_out::HeldOutQueries;
+use super::spending;
 use super::{Plan, State, TrainingError};
 use crate::aggregation::{Aggregation, DeviceUpdate};
 use crate::exchange::{CohortAnswers, CohortMember, Exchange, Round, SimulatedUpdate};
 use crate::params::{Params, UpdateSum};
+use crate::privacy::Noise;
 use crate::question::{Ask, Query};
 use crate::selection::PROXIMAL;
 use crate::stream::{Purpose, Stream};
@@ -75,20 +77,34 @@ pub(super) fn aggregated(aggregation: &dyn Aggregation, sum: UpdateSum, each: &[
     if updates.is_empty() { sum } else { sum.with_mean(&aggregation.aggregate(&updates)) }
 }
 
-/// The update that each of these tracks asks of the cohort.
-pub(super) fn update_queries(plan: &Plan, state: &State, training: Range<usize>) -> Vec<Query> {
+/// The update that each of these tracks asks of the cohort, with its noise.
+pub(super) fn update_queries(
+    plan: &Plan,
+    state: &State,
+    round: &Round<'_>,
+    training: Range<usize>,
+) -> Result<Vec<(Query, Option<Noise>)>, TrainingError> {
     let turn = plan.terms.turn(state.round);
-    let of_track = |i: usize| {
+    let of_track = |i: usize| -> Result<(Query, Option<Noise>), TrainingError> {
         let (track, at) = (&plan.tracks[i], &state.tracks[i]);
         let weighting = track.selection.weighting(&at.memory);
-        let mut plan = plan.local.plan(turn, track);
+        let mut local = plan.local.plan(turn, track);
         if let Some(proximal) = at.memory.number(PROXIMAL) {
-            plan.proximal = proximal as f32;
+            local.proximal = proximal as f32;
         }
         let zero = || Params::from(vec![0.0; at.params.len()]);
-        let names = plan.correction.map_or(&[][..], |correction| correction.sent);
+        let names = local.correction.map_or(&[][..], |correction| correction.sent);
         let sent = names.iter().map(|name| at.memory.vector(name).cloned().unwrap_or_else(zero)).collect();
-        Query { sent, ..Query::new(at.params.clone(), Ask::Update { weighting, plan }).of_track(i) }
+        let ask = Ask::Update { weighting, plan: local };
+        let mut query = Query { sent, ..Query::new(at.params.clone(), ask).of_track(i) };
+        let noise = match &plan.privacy {
+            Some(privacy) => {
+                let has_quantile = spending::asks_quantile(plan, state, i, turn);
+                spending::set_noise(plan, round, spending::clip(privacy, at), has_quantile, &mut query)?
+            }
+            None => None,
+        };
+        Ok((query, noise))
     };
     training.map(of_track).collect()
 }

@@ -111,6 +111,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
                 bytes_up: 8,
                 bytes_down: 8,
                 evaluations: Vec::new(),
+                privacy: None,
             })
             .collect();
         run.append(&records, 0.0).unwrap();

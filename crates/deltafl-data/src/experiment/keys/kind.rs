@@ -8,6 +8,7 @@ use deltafl::data::Normalise;
 use deltafl::data::synthetic::{Fraction, Variance};
 use deltafl::number::{NonNegative, Positive};
 use deltafl::options::{Interval, OptionKind};
+use deltafl::privacy::{Delta, Mechanism};
 use deltafl::terms::{Clip, TrackSchedule, Weights};
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
@@ -97,7 +98,8 @@ key_types! {
     KeyKind::Real(Interval::POSITIVE) => Positive, Clip;
     KeyKind::Real(Interval::NON_NEGATIVE) => NonNegative, Variance;
     KeyKind::Real(Interval::UNIT) => Probability, Fraction;
-    variants::<Self>() => Normalise, SecureAggregation, TrackSchedule, Weights;
+    KeyKind::Real(Interval { least: 0.0, open: true, most: 1.0 }) => Delta;
+    variants::<Self>() => Mechanism, Normalise, SecureAggregation, TrackSchedule, Weights;
 }
 
 impl<T: KeyType> KeyType for Option<T> {

@@ -44,6 +44,9 @@ pub(super) fn of_run(run: &RunResults) -> Vec<FigurePlan> {
     if run.tails.iter().any(|track| !track.is_empty()) {
         plans.push(stack("tail".to_owned(), vec![tail_sizes(run)]));
     }
+    if !run.privacy.is_empty() {
+        plans.push(stack("privacy".to_owned(), vec![privacy_spent(run)]));
+    }
     plans
 }
 
@@ -260,6 +263,26 @@ pub(super) fn tail_sizes(run: &RunResults) -> Chart {
         x: ChartAxis::around("round", rounds),
         y: ChartAxis::from_zero("devices in the tail", heights(&bands)),
         layers: bands,
+    }
+}
+
+/// Plots ε against the server and against readers of the models over the rounds.
+fn privacy_spent(run: &RunResults) -> Chart {
+    let line = |place: Option<usize>, name: &str, points: Vec<(f64, f64)>| {
+        (!points.is_empty()).then(|| Layer::Line { name: Some(name.to_owned()), look: look(place), points })
+    };
+    let server = run.privacy.iter().filter_map(|(round, spent)| Some((*round as f64, spent.epsilon_server?)));
+    let readers = run.privacy.iter().map(|(round, spent)| (*round as f64, spent.epsilon_readers));
+    let lines = [
+        line(Some(0), "against the server", server.collect()),
+        line(Some(1), "against readers of the models", readers.collect()),
+    ];
+    let layers: Vec<Layer> = lines.into_iter().flatten().collect();
+    let delta = run.privacy.first().map_or(0.0, |(_, spent)| spent.delta);
+    Chart {
+        x: ChartAxis::from_zero("round", run.privacy.iter().map(|(round, _)| *round as f64)),
+        y: ChartAxis::from_zero(format!("ε at δ = {delta}"), heights(&layers)),
+        layers,
     }
 }
 

@@ -188,7 +188,9 @@ impl Haul {
                     let Some(query) = question.queries.get(place) else { continue };
                     let Ask::Update { weighting, .. } = &query.ask else { continue };
                     // A device outside of the tail adds zeros.
-                    if weighting.share(&DeviceFacts { loss: loss(*device), steps: 1, examples: 1, group: 0 }) <= 0.0 {
+                    if weighting.share(&DeviceFacts { loss: loss(*device), steps: 1, examples: 1, group: 0 })
+                        <= 0.0
+                    {
                         continue;
                     }
                     let update = (*device, question.key.round);

@@ -85,7 +85,18 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
         let task = |(sum, owner): (usize, &Option<TrainIndex>)| {
             let device = self.train[owner.as_ref()?.place()];
             let (sent, own, weight) = (&[][..], None, 1.0);
-            Some(UpdateTask { device, params, sent, own, plan, weight, report: None, personal: None, sum })
+            Some(UpdateTask {
+                device,
+                params,
+                sent,
+                own,
+                plan,
+                weight,
+                report: None,
+                personal: None,
+                noise: None,
+                sum,
+            })
         };
         let tasks: Vec<UpdateTask<'_>> = owners.iter().enumerate().filter_map(task).collect();
         // Every process computes all updates.

@@ -1,0 +1,317 @@
+//! Updates as integers of bounded norm (Kairouz, Liu, Steinke 2021).
+//!
+//! ```text
+//! x = ω_k·min(1, C/‖w_k − w‖)·(w_k − w)·K/C        clipped; K units are the norm C
+//! y = H·diag(±1)·x                                 padded to D = 2^p entries, rotated
+//! z = ⌊y⌋ + Bernoulli(y − ⌊y⌋)                     drawn again until ‖z‖ is within its bound
+//! answer: [ z …, ω_k·K/8, ω_k·K/8 if the update was not shortened ] + noise
+//! ```
+//!
+//! The rotation has public signs. It spreads an update over all entries, so that rounding costs each
+//! update about the same. The bound on ‖z‖ is that of the paper at β = e^−½, and a device checks it on
+//! the integers. The last two entries are the weight of the tail and the part of it that the clipping
+//! bound left unchanged.
+
+use std::ops::{Add, Sub};
+
+use super::noise::signed;
+use super::{Noise, Sensitivity};
+use crate::params::UpdateSum;
+use crate::stream::Stream;
+use crate::terms::Clip;
+
+/// The entries after the update: the weight of the tail, and of its updates that were not shortened.
+const FOOTER: usize = 2;
+/// K is this many times the unit of a weight.
+const WEIGHT_SHARE: u32 = 8;
+/// The number of roundings that a device draws. Each fails with a probability below 0.61.
+const ATTEMPTS: usize = 40;
+
+/// Returns D: the number of entries of a rotated update.
+pub(super) fn padded(params: usize) -> usize {
+    params.max(1).next_power_of_two()
+}
+
+/// Returns the length of an answer.
+pub(super) fn answer_len(params: usize) -> usize {
+    padded(params) + FOOTER
+}
+
+/// Returns a K for which rounding raises the norm by about half a percent.
+pub(super) fn fine_units(params: usize) -> u32 {
+    ((5.0 * (padded(params) as f64).sqrt()) as u32).next_power_of_two().max(64)
+}
+
+/// Returns the largest norm of the rounded entries of an update of norm K.
+pub(super) fn rounded_norm(units: u32, entries: usize) -> f64 {
+    let (k, d) = (f64::from(units), entries as f64);
+    let spread = (k * k + d / 4.0 + k + d.sqrt() / 2.0).sqrt();
+    spread.min(k + d.sqrt())
+}
+
+/// Returns the influence of one device.
+pub(super) fn sensitivity(units: u32, params: usize) -> Sensitivity {
+    let weight = f64::from(units / WEIGHT_SHARE);
+    let squared = rounded_norm(units, padded(params)).powi(2) + FOOTER as f64 * weight * weight;
+    let entries = answer_len(params);
+    // Integers: the sum of magnitudes is at most the sum of squares.
+    let l1 = squared.min((entries as f64 * squared).sqrt());
+    Sensitivity { entries: entries as u64, l2: squared.sqrt(), l1 }
+}
+
+/// Adds the update of a device of weight ω_k ∈ [0, 1] to its answer, without noise. Returns `false`
+/// and adds nothing if the update is not finite.
+pub(crate) fn add(
+    noise: &Noise,
+    clip: Clip,
+    (params, local): (&[f32], &[f32]),
+    weight: f64,
+    signs: &mut Stream,
+    private: &mut Stream,
+    answer: &mut [u64],
+) -> bool {
+    let squares = |sum: f64, (new, old): (&f32, &f32)| sum + (f64::from(*new) - f64::from(*old)).powi(2);
+    let norm = local.iter().zip(params).fold(0.0, squares).sqrt();
+    if !norm.is_finite() || !(0.0..=1.0).contains(&weight) {
+        return false;
+    }
+    let units = f64::from(noise.units);
+    let scale = weight * clip.factor(norm) * units / clip.get();
+    let entries = padded(params.len());
+    let mut rotated = vec![0.0_f32; entries];
+    for (entry, (new, old)) in rotated.iter_mut().zip(local.iter().zip(params)) {
+        *entry = ((f64::from(*new) - f64::from(*old)) * scale) as f32;
+    }
+    flip(&mut rotated, signs);
+    hadamard(&mut rotated);
+    let normalised = (1.0 / (entries as f64).sqrt()) as f32;
+    rotated.iter_mut().for_each(|entry| *entry *= normalised);
+    let rounded = rounded(&rotated, rounded_norm(noise.units, entries), private);
+    let (update, footer) = answer.split_at_mut(entries);
+    for (sum, entry) in update.iter_mut().zip(rounded) {
+        *sum = sum.wrapping_add(i64::from(entry) as u64);
+    }
+    let counted = (weight * f64::from(noise.units / WEIGHT_SHARE)).floor() as u64;
+    footer[0] = footer[0].wrapping_add(counted);
+    if norm <= clip.get() {
+        footer[1] = footer[1].wrapping_add(counted);
+    }
+    true
+}
+
+/// Rounds at random to integers whose norm is at most `most`.
+fn rounded(entries: &[f32], most: f64, stream: &mut Stream) -> Vec<i32> {
+    let limit = most * most;
+    let within = |rounded: &[i32]| {
+        rounded.iter().map(|&entry| (i64::from(entry) * i64::from(entry)) as f64).sum::<f64>() <= limit
+    };
+    let mut rounded = vec![0; entries.len()];
+    for _ in 0..ATTEMPTS {
+        for (pair, rounded) in entries.chunks(2).zip(rounded.chunks_mut(2)) {
+            let word = stream.next_u64();
+            for ((entry, rounded), random) in pair.iter().zip(rounded).zip([word as u32, (word >> 32) as u32])
+            {
+                let floor = entry.floor();
+                // 24 bits, as many as the fraction of an `f32` has.
+                let up = (random >> 8) as f32 * (1.0 / (1 << 24) as f32) < entry - floor;
+                *rounded = floor as i32 + i32::from(up);
+            }
+        }
+        if within(&rounded) {
+            return rounded;
+        }
+    }
+    // Rounding towards zero never lengthens an update.
+    rounded.iter_mut().zip(entries).for_each(|(rounded, entry)| *rounded = entry.trunc() as i32);
+    if within(&rounded) { rounded } else { vec![0; entries.len()] }
+}
+
+/// Changes the signs of entries at random.
+fn flip<T: Copy + std::ops::Neg<Output = T>>(entries: &mut [T], signs: &mut Stream) {
+    for entries in entries.chunks_mut(64) {
+        let mut bits = signs.next_u64();
+        for entry in entries {
+            if bits & 1 == 1 {
+                *entry = -*entry;
+            }
+            bits >>= 1;
+        }
+    }
+}
+
+/// The Walsh–Hadamard transform, without normalisation. The number of entries is a power of two.
+fn hadamard<T: Copy + Add<Output = T> + Sub<Output = T>>(entries: &mut [T]) {
+    let mut half = 1;
+    while half < entries.len() {
+        for block in entries.chunks_exact_mut(2 * half) {
+            let (left, right) = block.split_at_mut(half);
+            for (left, right) in left.iter_mut().zip(right) {
+                (*left, *right) = (*left + *right, *left - *right);
+            }
+        }
+        half *= 2;
+    }
+}
+
+/// A decoded noisy sum of updates.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DecodedUpdate {
+    /// Σ ω_k·(clipped update) over the tail.
+    pub(crate) sum: Vec<f64>,
+    /// Σ ω_k over the tail.
+    pub(crate) weight: f64,
+    /// The part of the weight whose updates were not shortened.
+    pub(crate) unclipped: f64,
+}
+
+impl DecodedUpdate {
+    /// Decodes a sum. Returns `None` if its length does not match.
+    pub(crate) fn new(
+        noise: &Noise,
+        clip: Clip,
+        params: usize,
+        sum: &[u64],
+        signs: &mut Stream,
+    ) -> Option<Self> {
+        if sum.len() != answer_len(params) {
+            return None;
+        }
+        let entries = padded(params);
+        let scale = clip.get() / f64::from(noise.units) / (entries as f64).sqrt();
+        let mut decoded: Vec<f64> = sum[..entries].iter().map(|&entry| signed(entry) * scale).collect();
+        hadamard(&mut decoded);
+        flip(&mut decoded, signs);
+        decoded.truncate(params);
+        let unit = f64::from(noise.units / WEIGHT_SHARE);
+        Some(Self {
+            sum: decoded,
+            weight: signed(sum[entries]) / unit,
+            unclipped: signed(sum[entries + 1]) / unit,
+        })
+    }
+
+    /// Returns the standard deviation of the weight in a sum over this many devices.
+    pub(crate) fn weight_deviation(noise: &Noise, devices: u64) -> f64 {
+        noise.deviation(devices) * f64::from(WEIGHT_SHARE)
+    }
+
+    /// Returns the sum for the server step. A weight below `least` is raised to it, so that noise
+    /// around an empty tail is not divided by a tiny weight.
+    pub(crate) fn into_sum(self, least: f64) -> UpdateSum {
+        let weight = self.weight.max(least);
+        let mean: Vec<f64> = self.sum.iter().map(|entry| entry / weight).collect();
+        UpdateSum::from_mean(&mean, weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Purpose;
+
+    fn stream(device: u64) -> Stream {
+        Stream::new(1, Purpose::Synthesis, 0, device)
+    }
+
+    #[test]
+    fn a_sum_without_noise_is_the_sum_of_the_clipped_updates() {
+        let clip = Clip::try_from(2.0).unwrap();
+        let noise = Noise { variance: 0, units: 1 << 16, honest: 1, clip: Some(clip) };
+        let params = vec![0.5_f32; 5];
+        let updates = [[1.5_f32, 0.5, 0.5, 0.5, 0.5], [0.5, 8.5, 0.5, 0.5, 6.5]];
+        let mut sum = vec![0; answer_len(5)];
+        for (k, local) in updates.iter().enumerate() {
+            let mut answer = vec![0; answer_len(5)];
+            assert!(add(
+                &noise,
+                clip,
+                (&params, local),
+                1.0,
+                &mut stream(9),
+                &mut stream(k as u64),
+                &mut answer
+            ));
+            crate::params::add_wrapping(&mut sum, &answer);
+        }
+        assert!(!add(&noise, clip, (&params, &[f32::NAN; 5]), 1.0, &mut stream(9), &mut stream(7), &mut sum));
+        let decoded = DecodedUpdate::new(&noise, clip, 5, &sum, &mut stream(9)).unwrap();
+        // The second update has norm 10 and is shortened to 2.
+        for (found, expected) in decoded.sum.iter().zip([1.0, 1.6, 0.0, 0.0, 1.2]) {
+            assert!((found - expected).abs() < 1e-3, "{decoded:?}");
+        }
+        assert_eq!((decoded.weight, decoded.unclipped), (2.0, 1.0));
+    }
+
+    #[test]
+    fn no_answer_is_longer_than_its_sensitivity() {
+        let clip = Clip::try_from(1.0).unwrap();
+        for (params, units) in [(1000, 64), (1000, 1024), (7, 64), (4096, 256)] {
+            let noise = Noise { variance: 0, units, honest: 1, clip: Some(clip) };
+            let bound = sensitivity(units, params);
+            for device in 0..20 {
+                let mut random = stream(device);
+                let local: Vec<f32> = (0..params).map(|_| 100.0 * random.normal() as f32).collect();
+                let mut answer = vec![0; answer_len(params)];
+                let zero = vec![0.0; params];
+                assert!(add(&noise, clip, (&zero, &local), 1.0, &mut stream(99), &mut random, &mut answer));
+                let entries = || answer.iter().map(|&entry| signed(entry));
+                let l2 = entries().map(|entry| entry * entry).sum::<f64>().sqrt();
+                let l1 = entries().map(f64::abs).sum::<f64>();
+                assert!(l2 <= bound.l2 && l1 <= bound.l1, "{params} {units}: {l2} {l1} {bound:?}");
+                assert!(l2 > 0.9 * f64::from(units));
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_unbiased_and_the_rotation_is_undone() {
+        let clip = Clip::try_from(1.0).unwrap();
+        let noise = Noise { variance: 0, units: 64, honest: 1, clip: Some(clip) };
+        let local = [0.1_f32, -0.2, 0.05, 0.0, 0.3, -0.01];
+        let mut sums = vec![0.0; 6];
+        let draws = 4000;
+        for k in 0..draws {
+            let mut answer = vec![0; answer_len(6)];
+            add(&noise, clip, (&[0.0; 6], &local), 1.0, &mut stream(9), &mut stream(k), &mut answer);
+            let decoded = DecodedUpdate::new(&noise, clip, 6, &answer, &mut stream(9)).unwrap();
+            sums.iter_mut().zip(&decoded.sum).for_each(|(sum, entry)| *sum += entry);
+        }
+        // A rounded entry has a variance of at most 1/4 unit², and so has a rotated one.
+        let error = 4.0 * 0.5 / 64.0 / (draws as f64).sqrt();
+        for (sum, expected) in sums.iter().zip(local) {
+            assert!((sum / draws as f64 - f64::from(expected)).abs() < error, "{sums:?}");
+        }
+    }
+
+    #[test]
+    fn a_noisy_sum_of_a_conv_net_is_unbiased_and_has_the_stated_variance() {
+        let (params, clip) = (115_646, Clip::try_from(1.0).unwrap());
+        let noise = Noise { variance: 400, units: 2048, honest: 10, clip: Some(clip) };
+        let (zero, mut sum) = (vec![0.0; params], vec![0; answer_len(params)]);
+        let mut expected = vec![0.0; params];
+        // Twelve of sixteen devices survive, and two of these are outside the tail.
+        let survivors = 12;
+        for device in 0..survivors {
+            let mut private = stream(device);
+            if device >= 2 {
+                let local: Vec<f32> = (0..params).map(|_| 0.001 * private.normal() as f32).collect();
+                assert!(add(&noise, clip, (&zero, &local), 1.0, &mut stream(99), &mut private, &mut sum));
+                expected.iter_mut().zip(&local).for_each(|(sum, entry)| *sum += f64::from(*entry));
+            }
+            noise.add_to(&mut sum, &mut private);
+        }
+        let decoded = DecodedUpdate::new(&noise, clip, params, &sum, &mut stream(99)).unwrap();
+        let unit = clip.get() / f64::from(noise.units);
+        // Rounding at random adds between 0 and ¼ unit² per device in the tail, on average 1/6.
+        let variance = unit * unit * (survivors as f64 * 400.0 + 10.0 / 6.0);
+        let errors = || decoded.sum.iter().zip(&expected).map(|(found, exact)| found - exact);
+        let mean = errors().sum::<f64>() / params as f64;
+        assert!(mean.abs() < 4.0 * (variance / params as f64).sqrt(), "{mean}");
+        let found = errors().map(|error| error * error).sum::<f64>() / params as f64;
+        // The variance of a sample variance of n normal numbers is 2/n.
+        let error = 4.0 * (2.0 / params as f64).sqrt();
+        assert!((found / variance - 1.0).abs() < error, "{found} {variance}");
+        let deviation = DecodedUpdate::weight_deviation(&noise, survivors);
+        assert!((decoded.weight - 10.0).abs() < 4.0 * deviation, "{} {deviation}", decoded.weight);
+    }
+}
