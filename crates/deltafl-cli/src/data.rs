@@ -17,7 +17,7 @@ mod target;
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum DataCommand {
     #[command(subcommand)]
-    Import(import::ImportCommand),
+    Import(Box<import::ImportCommand>),
     #[cfg(feature = "fetch")]
     Fetch(fetch::Args),
     Synth(synth::Args),
@@ -29,7 +29,7 @@ pub(crate) enum DataCommand {
 
 pub(crate) fn run(command: DataCommand) -> Result<()> {
     match command {
-        DataCommand::Import(command) => import::run(command),
+        DataCommand::Import(command) => import::run(*command),
         #[cfg(feature = "fetch")]
         DataCommand::Fetch(args) => fetch::run(args),
         DataCommand::Synth(args) => synth::run(args),

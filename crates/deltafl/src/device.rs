@@ -283,7 +283,7 @@ impl Member<'_> {
         match contribution {
             Contribution::Loss(query, loss) => query.answer(loss, &mut counts),
             Contribution::Evaluation(measures) => {
-                self.add_evaluation(measures, query, worker, &mut counts)?
+                self.add_evaluation(measures, query, worker, &mut counts)?;
             }
             Contribution::Nothing | Contribution::Update { .. } => {}
         }

@@ -122,7 +122,7 @@ mod tests {
     fn groups_follow_the_devices_through_a_split_and_change_the_hash() {
         let glyphs = Glyphs { devices: 12.try_into().unwrap(), ..Glyphs::default() }.build();
         let parity = |federation: &Federation| -> Vec<(String, String)> {
-            let group = |k: FederationIndex| if k.place() % 2 == 0 { "even" } else { "odd" };
+            let group = |k: FederationIndex| if k.place().is_multiple_of(2) { "even" } else { "odd" };
             federation.devices().map(|k| (federation.id(k).to_owned(), group(k).to_owned())).collect()
         };
         let grouped = glyphs.clone().with_groups(parity(&glyphs)).unwrap();

@@ -64,7 +64,7 @@ pub fn below_median_size(devices: &[(f64, u64)]) -> Vec<f64> {
     sizes.sort_unstable();
     let Some(upper) = sizes.get(sizes.len() / 2) else { return Vec::new() };
     // Of an even number of devices, the median is the mean of the two in the middle.
-    let lower = if sizes.len() % 2 == 0 { sizes[sizes.len() / 2 - 1] } else { *upper };
+    let lower = if sizes.len().is_multiple_of(2) { sizes[sizes.len() / 2 - 1] } else { *upper };
     let twice = u128::from(lower) + u128::from(*upper);
     let small = devices.iter().filter(|(_, examples)| 2 * u128::from(*examples) < twice);
     small.map(|(value, _)| *value).collect()
