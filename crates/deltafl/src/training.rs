@@ -410,7 +410,7 @@ fn one_round(
     let mut last = held_out::after_the_last(exchange, plan, state, &round)?;
     held_out.settle(plan, &round, spending);
     // The evaluation after the last round has independent noise.
-    last.settle(plan, &Round { index: plan.rounds + round.index, ..round }, spending);
+    last.settle(plan, &Round { index: plan.rounds.saturating_add(round.index), ..round }, spending);
     if let Some((epsilon_server, epsilon_readers)) = spending.end_round(plan, state, round.index, devices)
         && let Some(privacy) = &plan.privacy
     {

@@ -59,7 +59,7 @@ fn plain(message: &str) -> String {
         ("usize", "a whole number of at least 0"),
         ("u32", "a whole number of at least 0"),
         ("f64", "a number"),
-        ("struct DecaySection", "a table such as { factor = 0.5, every = 100 }"),
+        ("struct Decay", "a table such as { factor = 0.5, every = 100 }"),
     ];
     if let Some(rest) = message.strip_prefix("unknown field `") {
         return unknown_key(message, rest);

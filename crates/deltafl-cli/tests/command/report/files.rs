@@ -46,8 +46,8 @@ fn the_tables_agree_with_the_summary() {
     }
     let mut csv = csv::Reader::from_path(run.join("tables.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = csv.records().map(Result::unwrap).collect();
-    // Seven values of each measure, and the objective.
-    assert_eq!(rows.len(), summary.tracks.len() * (2 * 7 + 1));
+    // Seven values and six of the dispersion of each measure, and the objective.
+    assert_eq!(rows.len(), summary.tracks.len() * (2 * 13 + 1));
     let row = rows
         .iter()
         .find(|row| &row[6] == "Δ-FL θ=0.5" && &row[7] == "train_loss" && &row[8] == "mean")
