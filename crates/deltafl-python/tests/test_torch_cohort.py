@@ -13,6 +13,8 @@ import deltafl as dfl
 
 torch = pytest.importorskip("torch")
 dfl_torch = pytest.importorskip("deltafl.torch")
+if not hasattr(torch, "func"):
+    pytest.skip("torch.func needs PyTorch 2.0", allow_module_level=True)
 nn = torch.nn
 
 #: Devices of several sizes, so that batches are short and devices differ in their steps.
@@ -147,11 +149,6 @@ def trained(data: dfl.Federation, module: Any, algorithms: Any, **options: Any) 
 
 def close(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return all(np.linalg.norm(a - b) <= 1e-4 * np.linalg.norm(b) for a, b in zip(one, other, strict=True))
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", MODULES)

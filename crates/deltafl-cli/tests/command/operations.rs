@@ -91,7 +91,11 @@ fn the_doctor_reports_problems_with_instructions() {
     assert!(fine && soon.contains("note  server certificate: expires in 9 days"), "{soon}");
     assert!(soon.contains("→ move the folder server away"), "{soon}");
     for (words, bad, advice) in [
-        (format!("--listen {}", taken.local_addr().unwrap()), "BAD   port", "stop the program that listens there"),
+        (
+            format!("--listen {}", taken.local_addr().unwrap()),
+            "BAD   port",
+            "stop the program that listens there",
+        ),
         ("--server http://127.0.0.1:1".to_owned(), "BAD   server", "check the address, the firewall"),
         (format!("--server {late}"), "BAD   clock", "synchronise both machines' clocks"),
         ("--database sqlite:file/below/it".to_owned(), "BAD   database", "check the URL"),

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from . import _algorithms, callbacks, errors, metrics, models, partition
 from ._algorithm import AlgorithmState, CustomAlgorithm
 from ._algorithms import *  # noqa: F403
+from ._cohort import CohortDevice
 from ._deltafl import __version__
 from ._deployed import Device, Server
 from ._evaluate import Evaluation
@@ -50,6 +51,7 @@ __all__ = [
     "AlgorithmState",
     "Busy",
     "CustomAlgorithm",
+    "CohortDevice",
     "Device",
     "Error",
     "Evaluation",

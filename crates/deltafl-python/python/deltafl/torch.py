@@ -151,9 +151,14 @@ class Module(Trainer):
         on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
         if not on:
             return None
-        momentum = self._momentum()
-        if momentum is None or self._transform is not None:
-            reason = "the optimizer is not SGD" if momentum is None else "a transform augments the batches"
+        momentum, reason = self._momentum(), None
+        if momentum is None:
+            reason = "the optimizer is not SGD"
+        elif self._transform is not None:
+            reason = "a transform augments the batches"
+        elif not hasattr(torch, "func"):
+            reason = "torch.func needs PyTorch 2.0"
+        if momentum is None or reason is not None:
             _LOG.info("devices train one after another: %s", reason)
             return None
         return ModuleCohort(

@@ -20,6 +20,7 @@ mod scenario;
 mod script;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use deltafl_device::{Defence, Defences};
 use deltafl_secagg::defences::Defence as ProtocolDefence;
@@ -109,11 +110,20 @@ fn play_many(seeds: &Range<u64>) -> Tally {
     })
 }
 
+/// Returns the requested seeds, or a few.
+fn seeds() -> Range<u64> {
+    requested().unwrap_or(0..FEW_SEEDS)
+}
+
+/// Returns the time limit for so many seeds: ten minutes and a second for each.
+fn time_limit(seeds: &Range<u64>) -> Duration {
+    Duration::from_secs(600 + seeds.end.saturating_sub(seeds.start))
+}
+
 #[test]
 fn random_deviations_read_no_device_and_no_sum_below_the_minimum() {
-    let requested = requested();
-    let _limit = requested.is_none().then(watchdog::start);
-    let seeds = requested.unwrap_or(0..FEW_SEEDS);
+    let _limit = watchdog::start_with(time_limit(&seeds()));
+    let seeds = seeds();
     let tally = play_many(&seeds);
     println!("seeds {seeds:?}: devices answered in {}, {} sums", tally.answered, tally.sums);
     assert!(tally.read.is_empty(), "{:?}", tally.read);
