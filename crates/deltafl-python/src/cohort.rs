@@ -14,6 +14,7 @@ use deltafl::model::Score;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::task::Task;
+use deltafl::terms::Clip;
 use deltafl::trainer::{TrainerError, Work};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -84,7 +85,7 @@ impl<'a> PyCohort<'a> {
         let arguments = wave.arguments(py, tasks)?;
         arguments.set_item("limit", code.limit())?;
         arguments.set_item("scale", UpdateCode::scale())?;
-        arguments.set_item("clip", code.clip().map(|clip| clip.get()))?;
+        arguments.set_item("clip", code.clip().map(Clip::get))?;
         let answer = self.trainer.bridge(py).call_method("updates", (), Some(&arguments))?;
         if answer.is_none() {
             return Ok(false);

@@ -17,7 +17,7 @@
 //! nanoseconds. The table contains the thresholds ⌊2⁶⁴·P(|X| ≤ m)⌋, computed in integer arithmetic
 //! with 256 bits and a proven bound on their error. A word that equals a threshold or exceeds the last
 //! one is undecided. Further words are then drawn, and the thresholds are computed with more bits,
-//! until the sample is decided ([`exact`]). The distribution is therefore exact, given uniform words.
+//! until the sample is decided (`exact`). The distribution is therefore exact, given uniform words.
 //! About one sample in 2⁵⁰ is undecided.
 //!
 //! # Timing

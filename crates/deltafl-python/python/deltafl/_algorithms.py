@@ -83,7 +83,7 @@ class DeltaFL(Algorithm):
     Attributes:
         theta: Conformity level, the mass of the tail that is kept (θ, a number in (0, 1]).
         quantile: How the server finds η: open sends it the losses, the others only secure sums
-            (open, histogram, one-shot, bisection, mm).
+            (open, histogram, one-shot, bisection, mm, tree).
         eta_every: Rounds between two searches for η (T_η, a whole number, 1 or above).
         eta_rule: For eta_every > 1: watched finds η again as soon as the kept mass differs much
             from θ, fixed follows the paper exactly (η, watched, fixed).
@@ -456,7 +456,7 @@ class DeltaFLFedAdam(Algorithm):
     Attributes:
         theta: Conformity level, the mass of the tail that is kept (θ, a number in (0, 1]).
         quantile: How the server finds η: open sends it the losses, the others only secure sums
-            (open, histogram, one-shot, bisection, mm).
+            (open, histogram, one-shot, bisection, mm, tree).
         eta_every: Rounds between two searches for η (T_η, a whole number, 1 or above).
         eta_rule: For eta_every > 1: watched finds η again as soon as the kept mass differs much
             from θ, fixed follows the paper exactly (η, watched, fixed).
@@ -492,7 +492,7 @@ class DeltaFLFedProx(Algorithm):
         theta: Conformity level, the mass of the tail that is kept (θ, a number in (0, 1]).
         mu: Weight of the proximal term (μ/2)‖w − w_t‖² in the local loss (μ, a number 0 or above).
         quantile: How the server finds η: open sends it the losses, the others only secure sums
-            (open, histogram, one-shot, bisection, mm).
+            (open, histogram, one-shot, bisection, mm, tree).
         eta_every: Rounds between two searches for η (T_η, a whole number, 1 or above).
         eta_rule: For eta_every > 1: watched finds η again as soon as the kept mass differs much
             from θ, fixed follows the paper exactly (η, watched, fixed).
@@ -518,7 +518,7 @@ class DeltaFLSCAFFOLD(Algorithm):
     Attributes:
         theta: Conformity level, the mass of the tail that is kept (θ, a number in (0, 1]).
         quantile: How the server finds η: open sends it the losses, the others only secure sums
-            (open, histogram, one-shot, bisection, mm).
+            (open, histogram, one-shot, bisection, mm, tree).
         eta_every: Rounds between two searches for η (T_η, a whole number, 1 or above).
         eta_rule: For eta_every > 1: watched finds η again as soon as the kept mass differs much
             from θ, fixed follows the paper exactly (η, watched, fixed).
@@ -546,7 +546,7 @@ class DeltaFLDitto(Algorithm):
     Attributes:
         theta: Conformity level, the mass of the tail that is kept (θ, a number in (0, 1]).
         quantile: How the server finds η: open sends it the losses, the others only secure sums
-            (open, histogram, one-shot, bisection, mm).
+            (open, histogram, one-shot, bisection, mm, tree).
         eta_every: Rounds between two searches for η (T_η, a whole number, 1 or above).
         eta_rule: For eta_every > 1: watched finds η again as soon as the kept mass differs much
             from θ, fixed follows the paper exactly (η, watched, fixed).
