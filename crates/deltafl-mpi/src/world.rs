@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write as _;
 use std::num::NonZeroUsize;
 
 use deltafl::compute::Compute;
@@ -221,7 +222,10 @@ impl World {
             }
             below = source.source();
         }
-        eprintln!("{self} failed: {reason}");
+        // One write: the message of mpirun must not divide the line.
+        let line = format!("{self} failed: {reason}\n");
+        // Nothing else can be done if standard error is closed.
+        _ = std::io::stderr().write_all(line.as_bytes());
         self.abort(code)
     }
 
