@@ -16,6 +16,7 @@
 //! rosters to different devices.
 
 mod answers;
+mod by_authority;
 mod ledger;
 mod memory;
 mod spent;
@@ -247,7 +248,7 @@ impl DeviceState {
     /// Returns the answers of the device whose state is in this folder, by the key of the authority.
     /// The device may run at the same time.
     pub fn read_answers(path: &Path) -> Result<BTreeMap<[u8; 32], AnswerCount>, StateError> {
-        answers::read(&path.join("answers"))
+        AnswerCounts::open(&path.join("answers")).map(AnswerCounts::into_entries)
     }
 
     /// Checks that an answer of this cost stays within the limit of the owner.
@@ -268,7 +269,7 @@ impl DeviceState {
     /// Returns the privacy spent by the device whose state is in this folder, by the key of the
     /// authority. The device may run at the same time.
     pub fn read_privacy(path: &Path) -> Result<BTreeMap<[u8; 32], SpentPrivacy>, StateError> {
-        spent::read(&path.join("privacy"))
+        SpentLedger::open(&path.join("privacy")).map(SpentLedger::into_entries)
     }
 
     /// Returns the track for which the device has answered in this round.

@@ -1,24 +1,14 @@
 //! The privacy that a device has spent under each authority.
 //!
-//! ```text
-//! privacy    magic · for each authority: its key, ρ f64, answers without noise u64 · BLAKE3
-//! ```
-//!
+//! The numbers of an authority are ρ, as the bits of an `f64`, and the number of answers without noise.
 //! ρ is the sum of the costs of all noisy answers, computed by the device from its own assumptions. The
 //! device adds a cost on disk before it computes the answer, so that a crash does not erase it. An
 //! answer without noise has no finite ρ and is counted.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-
 use deltafl::privacy::{Delta, Rho};
 
-use super::{StateError, io_error, replace};
-
-const MAGIC: &[u8; 8] = b"dfl-rho1";
-const ENTRY: usize = 32 + 2 * 8;
+use super::StateError;
+use super::by_authority::{AuthorityKey, ByAuthority, Entry};
 
 /// The privacy that an owner allows under one authority.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,80 +63,38 @@ impl SpentPrivacy {
     }
 }
 
-/// The privacy spent by a device, on disk or in memory.
-#[derive(Debug, Default)]
-pub(super) struct SpentLedger {
-    path: Option<PathBuf>,
-    spent: BTreeMap<[u8; 32], SpentPrivacy>,
-}
+impl Entry<2> for SpentPrivacy {
+    const MAGIC: [u8; 8] = *b"dfl-rho1";
 
-impl SpentLedger {
-    /// Opens the ledger in a file. In a missing file nothing is spent.
-    pub(super) fn open(path: &Path) -> Result<Self, StateError> {
-        let spent = match fs::read(path) {
-            Ok(bytes) => parse(&bytes).ok_or_else(|| StateError::Damaged { path: path.to_owned() })?,
-            Err(error) if error.kind() == ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(io_error(path)(source)),
-        };
-        Ok(Self { path: Some(path.to_owned()), spent })
+    fn to_numbers(self) -> [u64; 2] {
+        [self.rho.get().to_bits(), self.exact]
     }
 
+    fn from_numbers([rho, exact]: [u64; 2]) -> Self {
+        Self { rho: Rho::new(f64::from_bits(rho)), exact }
+    }
+}
+
+/// The privacy spent by a device, by authority.
+pub(super) type SpentLedger = ByAuthority<SpentPrivacy, 2>;
+
+impl SpentLedger {
     /// Checks that one more answer of this cost stays within the limit.
     pub(super) fn check(
         &self,
-        authority: &[u8; 32],
+        authority: &AuthorityKey,
         rho: Rho,
         limit: PrivacyLimit,
     ) -> Result<(), PrivacyExhausted> {
         let Some(most) = limit.max_epsilon else { return Ok(()) };
-        let epsilon = self.spent.get(authority).copied().unwrap_or_default().plus(rho).epsilon(limit.delta);
+        let epsilon = self.get(authority).plus(rho).epsilon(limit.delta);
         if epsilon <= most { Ok(()) } else { Err(PrivacyExhausted { epsilon, limit: most }) }
     }
 
     /// Adds the cost of an answer. It is on disk when this returns.
-    pub(super) fn add(&mut self, authority: [u8; 32], rho: Rho) -> Result<(), StateError> {
-        let spent = self.spent.entry(authority).or_default();
-        *spent = spent.plus(rho);
-        match &self.path {
-            Some(path) => replace(path, &to_bytes(&self.spent)),
-            None => Ok(()),
-        }
+    pub(super) fn add(&mut self, authority: AuthorityKey, rho: Rho) -> Result<(), StateError> {
+        self.set(authority, self.get(&authority).plus(rho))
     }
-}
-
-/// Reads the privacy spent by authority, without a lock on the folder.
-pub(super) fn read(path: &Path) -> Result<BTreeMap<[u8; 32], SpentPrivacy>, StateError> {
-    SpentLedger::open(path).map(|ledger| ledger.spent)
-}
-
-fn to_bytes(all: &BTreeMap<[u8; 32], SpentPrivacy>) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    for (authority, spent) in all {
-        bytes.extend_from_slice(authority);
-        bytes.extend_from_slice(&spent.rho.get().to_le_bytes());
-        bytes.extend_from_slice(&spent.exact.to_le_bytes());
-    }
-    let hash = blake3::hash(&bytes);
-    bytes.extend_from_slice(hash.as_bytes());
-    bytes
-}
-
-fn parse(bytes: &[u8]) -> Option<BTreeMap<[u8; 32], SpentPrivacy>> {
-    let (body, hash) = bytes.split_last_chunk::<32>()?;
-    if blake3::hash(body) != blake3::Hash::from_bytes(*hash) {
-        return None;
-    }
-    let (entries, cut) = body.strip_prefix(MAGIC)?.as_chunks::<ENTRY>();
-    let entry = |entry: &[u8; ENTRY]| {
-        let (authority, rest) = entry.split_first_chunk::<32>()?;
-        let (numbers, _) = rest.as_chunks::<8>();
-        let [rho, exact] = *numbers else { return None };
-        Some((
-            *authority,
-            SpentPrivacy { rho: Rho::new(f64::from_le_bytes(rho)), exact: u64::from_le_bytes(exact) },
-        ))
-    };
-    if cut.is_empty() { entries.iter().map(entry).collect() } else { None }
 }
 
 #[cfg(test)]
@@ -176,21 +124,9 @@ mod tests {
         assert_eq!(ledger.check(&AUTHORITY, rho, PrivacyLimit::default()), Ok(()), "no limit");
         assert!(ledger.check(&[8; 32], Rho::UNBOUNDED, limit).is_err(), "an answer without noise");
         ledger.add([8; 32], Rho::UNBOUNDED).unwrap();
-        let spent = read(&path).unwrap();
+        let spent = SpentLedger::open(&path).unwrap().into_entries();
         assert!(spent[&AUTHORITY].epsilon(limit.delta) < 3.0);
         assert_eq!(spent[&[8; 32]].exact, 1);
         assert!(spent[&[8; 32]].epsilon(limit.delta).is_infinite());
-    }
-
-    #[test]
-    fn a_damaged_ledger_is_not_taken_for_an_empty_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("privacy");
-        SpentLedger::open(&path).unwrap().add(AUTHORITY, Rho::from_noise_multiplier(1.0)).unwrap();
-        let bytes = fs::read(&path).unwrap();
-        for cut in 0..bytes.len() {
-            fs::write(&path, &bytes[..cut]).unwrap();
-            assert!(matches!(SpentLedger::open(&path), Err(StateError::Damaged { .. })), "{cut}");
-        }
     }
 }
