@@ -132,6 +132,13 @@ impl Command {
 /// Runs the command with these arguments, the name of the program first. Returns its exit code.
 pub fn command(words: Vec<OsString>) -> u8 {
     error::note_words(&words);
+    if let Some((command, feature)) = absent_command(&words, cfg!(feature = "net"), cfg!(feature = "fetch")) {
+        eprintln!(
+            "error: this build has no `deltafl {command}`\n\n  install one that has it: \
+             cargo install --path crates/deltafl-cli --features {feature}"
+        );
+        return 2;
+    }
     match parsed(words).and_then(|cli| dispatch(cli.command)) {
         Ok(()) => 0,
         Err(report) => {
@@ -140,6 +147,17 @@ pub fn command(words: Vec<OsString>) -> u8 {
             }
             error::exit_code(&report)
         }
+    }
+}
+
+/// Returns the command and its feature if the arguments name a command that needs a feature which
+/// this build does not have.
+fn absent_command(words: &[OsString], net: bool, fetch: bool) -> Option<(&'static str, &'static str)> {
+    const NET: [&str; 7] = ["serve", "device", "swarm", "certs", "enrol", "model", "doctor"];
+    let word = |i: usize| words.get(i).and_then(|word| word.to_str());
+    match word(1)? {
+        "data" if word(2) == Some("fetch") => (!fetch).then_some(("data fetch", "fetch")),
+        first => NET.into_iter().find(|command| *command == first && !net).map(|command| (command, "net")),
     }
 }
 
@@ -203,6 +221,26 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::absent_command;
+
+    #[test]
+    fn a_command_of_an_absent_feature_is_named_with_the_feature() {
+        let absent = |line: &str, net, fetch| {
+            let words: Vec<_> = line.split(' ').map(Into::into).collect();
+            absent_command(&words, net, fetch)
+        };
+        assert_eq!(absent("deltafl serve x.toml", false, false), Some(("serve", "net")));
+        assert_eq!(absent("deltafl data fetch emnist", false, false), Some(("data fetch", "fetch")));
+        assert_eq!(absent("deltafl serve x.toml", true, true), None);
+        assert_eq!(absent("deltafl data fetch emnist", false, true), None);
+        for present in ["deltafl", "deltafl run serve", "deltafl data import", "deltafl --help"] {
+            assert_eq!(absent(present, false, false), None, "{present}");
         }
     }
 }
