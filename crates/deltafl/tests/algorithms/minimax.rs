@@ -138,6 +138,6 @@ fn afl_reaches_the_minimax_optimum_of_a_linear_program_and_fed_avg_does_not() {
         let found = trained(&problem.federation(), tracks);
         let [fed_avg, afl] = [0, 1].map(|i| problem.worst(found[i]).1 / least - 1.0);
         assert!(afl.abs() < 1e-3, "seed {seed}: AFL is off by {afl} of the optimum");
-        assert!(fed_avg > 0.01, "seed {seed}: FedAvg is off by {fed_avg}");
+        assert!(fed_avg > 1e-3, "seed {seed}: FedAvg is off by {fed_avg}");
     }
 }

@@ -384,7 +384,7 @@ fn a_constant_rate_converges_linearly_to_a_neighbourhood_that_shrinks_with_the_r
 }
 
 #[test]
-fn gradients_of_losses_that_are_not_convex_vanish_as_fast_as_one_over_root_t() {
+fn gradients_of_losses_that_are_not_convex_vanish_about_as_fast_as_one_over_root_t() {
     let mut means = Vec::new();
     // With γ ∝ 1/√T the journal version bounds the mean squared gradient norm by O(1/√T). Round t
     // takes t + 1 steps.
