@@ -85,11 +85,8 @@ impl Regression {
             // The tangent at w enters the mixture. The one whose share falls to zero first leaves.
             let (value, slope) = self.loss(k, w);
             let entering = Tangent { value: value - slope[0] * w[0] - slope[1] * w[1], slope };
-            let columns = [
-                [1.0; 3],
-                basis.map(|tangent| tangent.slope[0]),
-                basis.map(|tangent| tangent.slope[1]),
-            ];
+            let columns =
+                [[1.0; 3], basis.map(|tangent| tangent.slope[0]), basis.map(|tangent| tangent.slope[1])];
             let shares = solved(columns, [1.0, 0.0, 0.0]);
             let change = solved(columns, [1.0, slope[0], slope[1]]);
             let ratio = |&i: &usize| if change[i] > 1e-14 { shares[i] / change[i] } else { f64::INFINITY };

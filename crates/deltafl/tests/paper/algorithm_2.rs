@@ -376,9 +376,10 @@ fn a_constant_rate_converges_linearly_to_a_neighbourhood_that_shrinks_with_the_r
         let gap = falls.iter().map(|gaps| gaps[i]).sum::<f64>() / falls.len() as f64;
         format!("gap by round,{t},{gap:.6}")
     });
-    let of_rate = rates.iter().zip(&sizes).map(|(rate, sizes)| {
-        format!("gap at the end by rate,{rate},{:.6}", mean_and_error(sizes).0)
-    });
+    let of_rate = rates
+        .iter()
+        .zip(&sizes)
+        .map(|(rate, sizes)| format!("gap at the end by rate,{rate},{:.6}", mean_and_error(sizes).0));
     document("algorithm-2-linear", "what,x,y", of_round.chain(of_rate));
     assert!(exceeds(&sizes[0], &sizes[1]) && exceeds(&sizes[1], &sizes[2]), "{sizes:?}");
 }
@@ -398,8 +399,7 @@ fn gradients_of_losses_that_are_not_convex_vanish_about_as_fast_as_one_over_root
             rounds,
         };
         let mean_square = |federation| {
-            let found =
-                settings.run(&Points::random(Loss::Well, federation, 12), vec![1.2, 1.2], 0).unwrap();
+            let found = settings.run(&Points::random(Loss::Well, federation, 12), vec![1.2, 1.2], 0).unwrap();
             let of_round = |(t, iterate): (usize, &Iterate)| (t + 1) as f64 * iterate.gradient_norm.powi(2);
             found.iterates[..rounds as usize].iter().enumerate().map(of_round).sum::<f64>() / steps
         };
