@@ -186,19 +186,19 @@ def writers_table(found):
 
 
 ONE_HOT = {
-    "one-hot-rates": "one-hot, 600 rounds", "one-hot-longer": "one-hot, 1200 rounds", "embedding-rates": "embedding, 600 rounds",
-    "one-hot-128": "one-hot, 128 outputs, 50 rounds",
+    "one-hot-rates": "one-hot, 600 rounds", "one-hot-others": "one-hot, 600 rounds", "one-hot-longer": "one-hot, 1200 rounds",
+    "embedding-rates": "embedding, 600 rounds", "one-hot-128": "one-hot, 128 outputs, 50 rounds",
 }
 
 
 def one_hot_table(found):
-    """Formats the runs of θ = 0.1 on Shakespeare with other rates, rounds, inputs and outputs."""
-    text = row("inputs", "γ₀", "seeds", "mean", "p90", "mean, round 50", "p90, round 50") + "|---" * 7 + "|\n"
+    """Formats the runs on Shakespeare with other rates, rounds, inputs and outputs."""
+    text = row("inputs", "γ₀", "track", "seeds", "mean", "p90", "paper: mean", "p90") + "|---" * 8 + "|\n"
     for kind, title in ONE_HOT.items():
         for key, group in sorted(found["settings"].get(f"shakespeare-gru-{kind}", {}).items()):
-            [(track, figures)] = group["tracks"].items()
             rate = json.loads(key).get("local.learning_rate", 0.1)
-            early = [f"{100 * v:.2f}" for t, *values in group.get("curves", {}).get(track, []) if t == 50 for v in values]
-            cells = [f"{100 * figures[f]['mean']:.2f}" for f in ["mean", "p90"]]
-            text += row(title, f"{rate:g}", figures["p90"]["values"], *cells, *(early or ["–", "–"]))
+            for track, figures in group["tracks"].items():
+                of_paper = [f"{PAPER['shakespeare-gru'][figure][LEVELS.index(short(track))][0]:.2f}" for figure in ["mean", "p90"]]
+                cells = [f"{100 * figures[figure]['mean']:.2f}" for figure in ["mean", "p90"]]
+                text += row(title, f"{rate:g}", short(track), str(figures["p90"]["values"]), *cells, *of_paper)
     return text
