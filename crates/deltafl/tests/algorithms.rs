@@ -59,8 +59,12 @@ fn distance(a: &Params, b: &Params) -> f64 {
 mod behaviour;
 #[path = "algorithms/clipping.rs"]
 mod clipping;
+#[path = "paper/documented.rs"]
+mod documented;
 #[path = "algorithms/identities.rs"]
 mod identities;
+#[path = "algorithms/minimax.rs"]
+mod minimax;
 #[path = "algorithms/numpy.rs"]
 mod numpy;
 #[path = "algorithms/personal.rs"]

@@ -6,6 +6,8 @@
 mod algorithm_1;
 #[path = "paper/algorithm_2.rs"]
 mod algorithm_2;
+#[path = "paper/documented.rs"]
+mod documented;
 #[path = "paper/private_quantile.rs"]
 mod private_quantile;
 #[path = "paper/smoothing.rs"]

@@ -12,6 +12,7 @@ use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Worker};
 
+use super::documented::document;
 use super::*;
 
 /// Trains like the inner trainer, but a share of the devices completes only some of its epochs.
@@ -71,9 +72,8 @@ enum Partial {
     Dropped,
 }
 
-/// The mean train loss after each of the last ten of 40 rounds on synthetic(1, 1), with nine tenths of
-/// stragglers.
-fn last_losses(track: Track, partial: Partial) -> Vec<f64> {
+/// The mean train loss after each of 40 rounds on synthetic(1, 1), with nine tenths of stragglers.
+fn losses_by_round(track: Track, partial: Partial, seed: u64) -> Vec<f64> {
     let examples = ExamplesPerDevice::new(20, 40, 80).unwrap();
     let train_all = Fraction::new(1.0).unwrap();
     let federation = SyntheticLogistic {
@@ -92,13 +92,15 @@ fn last_losses(track: Track, partial: Partial) -> Vec<f64> {
     let builder = Plan::builder().rounds(40).sampling(sampling).work(Work::Epochs(20)).evaluate_every(1);
     let plan = builder.learning_rate(0.05).track(track).build().unwrap();
     let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(1)).unwrap();
-    let (mut state, mut records) = (plan.start(7, &trainer), Records::default());
+    let (mut state, mut records) = (plan.start(seed, &trainer), Records::default());
     train(&mut exchange, &plan, &mut state, &mut records).unwrap();
     let loss = |splits: &Vec<SplitEvaluation>| {
         let devices = &splits[0].tracks[0];
         devices.iter().map(|device| device.loss).sum::<f64>() / devices.len() as f64
     };
-    records.evaluations.iter().rev().take(10).map(|(_, splits)| loss(splits)).collect()
+    let losses: Vec<f64> = records.evaluations.iter().skip(1).map(|(_, splits)| loss(splits)).collect();
+    assert_eq!(losses.len(), 40, "one evaluation before the first round and one after each");
+    losses
 }
 
 #[test]
@@ -108,8 +110,17 @@ fn fed_prox_with_partial_updates_is_better_and_steadier_than_fed_avg_without_str
         let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / losses.len() as f64;
         (mean, variance)
     };
-    let fed_avg = statistics(&last_losses(track("fedavg", &[]), Partial::Dropped));
-    let fed_prox = statistics(&last_losses(track("fedprox", &[("mu", 1.0)]), Partial::Counts));
-    println!("FedAvg {fed_avg:?}, FedProx {fed_prox:?}");
-    assert!(fed_prox.0 < 0.8 * fed_avg.0 && fed_prox.1 < 0.25 * fed_avg.1, "{fed_avg:?} {fed_prox:?}");
+    let mut curves = vec![[0.0; 2]; 40];
+    for seed in [7, 8, 9] {
+        let fed_avg = losses_by_round(track("fedavg", &[]), Partial::Dropped, seed);
+        let fed_prox = losses_by_round(track("fedprox", &[("mu", 1.0)]), Partial::Counts, seed);
+        for (sums, losses) in curves.iter_mut().zip(fed_avg.iter().zip(&fed_prox)) {
+            *sums = [sums[0] + losses.0 / 3.0, sums[1] + losses.1 / 3.0];
+        }
+        let [fed_avg, fed_prox] = [fed_avg, fed_prox].map(|losses| statistics(&losses[30..]));
+        println!("seed {seed}: FedAvg {fed_avg:?}, FedProx {fed_prox:?}");
+        assert!(fed_prox.0 < 0.8 * fed_avg.0 && fed_prox.1 < 0.25 * fed_avg.1, "{fed_avg:?} {fed_prox:?}");
+    }
+    let lines = curves.iter().enumerate().map(|(t, [a, b])| format!("{},{a:.6},{b:.6}", t + 1));
+    document("stragglers", "round,fedavg_without_stragglers,fedprox_with_partial_updates", lines);
 }

@@ -1,8 +1,10 @@
 //! Algorithm 2 compared with Algorithm 1 on a convex federation of Lipschitz losses, and the rates of both.
 //!
+//! The settings were chosen on other federations than those of [`FRESH`], on which the claims are tested.
 //! `UPDATE_DOCS=1` writes the numbers of the figures to docs/src/measurements/results.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use deltafl::algorithm::Tail;
 use deltafl::algorithm::alternating::{
@@ -18,6 +20,7 @@ use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Plan, Records, train};
 use rand::{Rng, RngExt};
 
+use crate::documented::document;
 use crate::{device, rng, theta};
 
 const DIM: usize = 2;
@@ -229,53 +232,69 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (variance / n).sqrt())
 }
 
-/// Writes the numbers of a figure if `UPDATE_DOCS` is set.
-fn document(name: &str, heading: &str, lines: impl Iterator<Item = String>) {
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        let text: String = std::iter::once(heading.to_owned()).chain(lines).map(|line| line + "\n").collect();
-        std::fs::write(format!("../../docs/src/measurements/results/{name}.csv"), text).unwrap();
-    }
+const DEVICES: usize = 30;
+/// The seeds of the federations on which claims are tested. No setting was chosen on them.
+const FRESH: Range<u64> = 1001..1009;
+/// Training seeds on each federation.
+const SEEDS: Range<u64> = 0..3;
+/// The 99.9th percentile of Student's t distribution for eight federations.
+const SIGNIFICANT: f64 = 4.785;
+
+/// Whether one value exceeds another, paired by federation, with an error probability of 0.001.
+fn exceeds(larger: &[f64], smaller: &[f64]) -> bool {
+    let differences: Vec<f64> = larger.iter().zip(smaller).map(|(a, b)| a - b).collect();
+    let (mean, error) = mean_and_error(&differences);
+    mean > SIGNIFICANT * error
 }
 
-const DEVICES: usize = 30;
-const SEEDS: u64 = 6;
+/// The federations of the tests, each with its least F_θ.
+fn fresh_federations(loss: Loss) -> Vec<(Points, f64)> {
+    let federation = |seed| {
+        let points = Points::random(loss, seed, DEVICES);
+        let least = least_objective(&points);
+        (points, least)
+    };
+    FRESH.map(federation).collect()
+}
 
-/// The gap of F_θ by cohort size and number of local steps, averaged over rounds 110 to 150.
-fn gaps(points: &Points, least: f64) -> Vec<(usize, u32, f64, f64)> {
-    let stops: Vec<u64> = (110..=150).step_by(5).collect();
-    let mut rows = Vec::new();
-    for cohort in [3, 10, DEVICES] {
-        for epochs in [1, 4, 16] {
-            let plan = Federated { work: Work::Epochs(epochs), ..one_step(cohort, 0.1) };
-            let gap = |seed| {
-                let values = points.algorithm_2(&plan, &stops, seed);
-                values.iter().sum::<f64>() / values.len() as f64 - least
-            };
-            let (mean, error) = mean_and_error(&(0..SEEDS).map(gap).collect::<Vec<_>>());
-            rows.push((cohort, epochs, mean, error));
-        }
-    }
-    rows
+/// The gap of Algorithm 2 to Algorithm 1 on each federation, averaged over some rounds and the seeds.
+fn gaps(federations: &[(Points, f64)], plan: &Federated, stops: &[u64]) -> Vec<f64> {
+    let of_federation = |(points, least): &(Points, f64)| {
+        let values: Vec<f64> = SEEDS.flat_map(|seed| points.algorithm_2(plan, stops, seed)).collect();
+        values.iter().sum::<f64>() / values.len() as f64 - least
+    };
+    federations.iter().map(of_federation).collect()
 }
 
 #[test]
 fn the_gap_of_algorithm_2_to_algorithm_1_grows_with_small_cohorts_and_local_steps() {
-    let points = Points::random(Loss::Cone, 41, DEVICES);
-    let least = least_objective(&points);
-    let rows = gaps(&points, least);
-    let lines = rows.iter().map(|(m, steps, gap, error)| format!("{m},{steps},{gap:.6},{error:.6}"));
+    let federations = fresh_federations(Loss::Cone);
+    let (stops, rate): (Vec<u64>, f64) = ((110..=150).step_by(5).collect(), 0.1);
+    let mut rows = Vec::new();
+    for cohort in [3, 10, DEVICES] {
+        for epochs in [1, 4, 16] {
+            let plan = Federated { work: Work::Epochs(epochs), ..one_step(cohort, rate) };
+            rows.push((cohort, epochs, gaps(&federations, &plan, &stops)));
+        }
+    }
+    let lines = rows.iter().map(|(cohort, steps, gaps)| {
+        let (gap, error) = mean_and_error(gaps);
+        format!("{cohort},{steps},{gap:.6},{error:.6}")
+    });
     document("algorithm-2", "cohort,local_steps,gap,standard_error", lines);
-    let gap = |cohort, epochs| rows.iter().find(|row| (row.0, row.1) == (cohort, epochs)).unwrap();
+    let gap = |cohort, epochs| &rows.iter().find(|row| (row.0, row.1) == (cohort, epochs)).unwrap().2;
     // Algorithm 1 is within ν/(2θ) = 0.001 of the minimum, so no gap is lower than that.
-    assert!(rows.iter().all(|row| row.2 > -1e-3), "{rows:?}");
-    // With all devices, local steps make no difference: a tail of whole devices is all that remains.
-    assert!(rows.iter().all(|row| row.0 < DEVICES || row.2 < 0.003), "{rows:?}");
-    // Three standard errors: the differences are not those of the seeds.
-    let larger = |a: &(usize, u32, f64, f64), b: &(usize, u32, f64, f64)| a.2 - b.2 > 3.0 * a.3.hypot(b.3);
-    assert!(larger(gap(3, 16), gap(10, 16)) && larger(gap(10, 16), gap(DEVICES, 16)), "cohorts: {rows:?}");
+    assert!(rows.iter().all(|row| row.2.iter().all(|&gap| gap > -1e-3)), "{rows:?}");
+    // With all devices and one step, Algorithm 2 is the subgradient method. Gradients have a norm of at
+    // most 1, so a constant rate γ ends within γ/2 of the minimum.
+    assert!(gap(DEVICES, 1).iter().all(|&gap| gap < rate / 2.0), "{rows:?}");
+    for (larger, smaller) in [((3, 16), (10, 16)), ((10, 16), (DEVICES, 16))] {
+        assert!(exceeds(gap(larger.0, larger.1), gap(smaller.0, smaller.1)), "cohorts: {rows:?}");
+    }
     for cohort in [3, 10] {
-        assert!(larger(gap(cohort, 4), gap(cohort, 1)), "local steps, cohort of {cohort}: {rows:?}");
-        assert!(larger(gap(cohort, 16), gap(cohort, 4)), "local steps, cohort of {cohort}: {rows:?}");
+        for (more, fewer) in [(4, 1), (16, 4)] {
+            assert!(exceeds(gap(cohort, more), gap(cohort, fewer)), "steps, cohort of {cohort}: {rows:?}");
+        }
     }
 }
 
@@ -336,36 +355,41 @@ fn log_slope(points: &[(f64, f64)]) -> f64 {
 
 #[test]
 fn a_constant_rate_converges_linearly_to_a_neighbourhood_that_shrinks_with_the_rate() {
-    let points = Points::random(Loss::Cone, 44, DEVICES);
-    let least = least_objective(&points);
-    // With all devices the gap falls by a constant factor per round or faster, down to 0.003.
-    let rounds: Vec<u64> = (2..=16).step_by(2).collect();
-    let values = points.algorithm_2(&one_step(DEVICES, 0.4), &rounds, 1);
-    let gaps: Vec<f64> = values.iter().map(|value| value - least).collect();
-    assert!(gaps.windows(2).all(|gap| gap[1] < 0.75 * gap[0] || gap[1] < 0.003), "{gaps:?}");
+    let federations = fresh_federations(Loss::Cone);
+    // With all devices the gap falls by a constant factor per round or faster, to within γ/2, the
+    // neighbourhood of the subgradient method.
+    let (rounds, rate): (Vec<u64>, f64) = ((2..=16).step_by(2).collect(), 0.4);
+    let falls = federations.iter().map(|(points, least)| {
+        let values = points.algorithm_2(&one_step(DEVICES, rate), &rounds, 1);
+        values.iter().map(|value| value - least).collect::<Vec<f64>>()
+    });
+    let falls: Vec<Vec<f64>> = falls.collect();
+    for gaps in &falls {
+        assert!(gaps.windows(2).all(|gap| gap[1] < 0.75 * gap[0] || gap[1] < rate / 2.0), "{gaps:?}");
+        assert!(gaps[gaps.len() - 1] < rate / 2.0, "{gaps:?}");
+    }
     // With cohorts of ten it ends in a neighbourhood.
     let end: Vec<u64> = (100..=150).step_by(5).collect();
-    let neighbourhood = |rate: f64| {
-        let of_seed = |seed| points.algorithm_2(&one_step(10, rate), &end, seed);
-        let values: Vec<f64> = (0..6).flat_map(of_seed).map(|value| value - least).collect();
-        mean_and_error(&values).0
-    };
     let rates = [0.8, 0.4, 0.1];
-    let sizes = rates.map(neighbourhood);
-    let of_round = rounds.iter().zip(&gaps).map(|(t, gap)| format!("gap by round,{t},{gap:.6}"));
-    let of_rate =
-        rates.iter().zip(sizes).map(|(rate, size)| format!("gap at the end by rate,{rate},{size:.6}"));
+    let sizes = rates.map(|rate| gaps(&federations, &one_step(10, rate), &end));
+    let of_round = rounds.iter().enumerate().map(|(i, t)| {
+        let gap = falls.iter().map(|gaps| gaps[i]).sum::<f64>() / falls.len() as f64;
+        format!("gap by round,{t},{gap:.6}")
+    });
+    let of_rate = rates
+        .iter()
+        .zip(&sizes)
+        .map(|(rate, sizes)| format!("gap at the end by rate,{rate},{:.6}", mean_and_error(sizes).0));
     document("algorithm-2-linear", "what,x,y", of_round.chain(of_rate));
-    assert!(sizes[0] > 1.5 * sizes[1] && sizes[1] > 1.5 * sizes[2], "{sizes:?}");
+    assert!(exceeds(&sizes[0], &sizes[1]) && exceeds(&sizes[1], &sizes[2]), "{sizes:?}");
 }
 
 #[test]
 fn gradients_of_losses_that_are_not_convex_vanish_about_as_fast_as_one_over_root_t() {
-    let points = Points::random(Loss::Well, 45, 12);
     let mut means = Vec::new();
     // With γ ∝ 1/√T the journal version bounds the mean squared gradient norm by O(1/√T). Round t
     // takes t + 1 steps.
-    for rounds in [15_u32, 30, 60, 120, 240] {
+    for rounds in [15_u32, 30, 60, 120, 240, 480, 960] {
         let steps = f64::from(rounds * (rounds + 1) / 2);
         let settings = StochasticAlternating {
             theta: theta(LEVEL),
@@ -374,16 +398,17 @@ fn gradients_of_losses_that_are_not_convex_vanish_about_as_fast_as_one_over_root
             steps: 1,
             rounds,
         };
-        let mean_square = |seed| {
-            let found = settings.run(&points, vec![1.2, 1.2], seed).unwrap();
+        let mean_square = |federation| {
+            let found = settings.run(&Points::random(Loss::Well, federation, 12), vec![1.2, 1.2], 0).unwrap();
             let of_round = |(t, iterate): (usize, &Iterate)| (t + 1) as f64 * iterate.gradient_norm.powi(2);
             found.iterates[..rounds as usize].iter().enumerate().map(of_round).sum::<f64>() / steps
         };
-        means.push((steps, mean_and_error(&(0..6).map(mean_square).collect::<Vec<_>>()).0));
+        means.push((steps, mean_and_error(&FRESH.map(mean_square).collect::<Vec<_>>()).0));
     }
     let lines = means.iter().map(|(steps, square)| format!("{steps},{square:.6}"));
     document("algorithm-1-rate", "steps,mean_squared_gradient_norm", lines);
-    // Shorter runs are still on their way to the first basin, and the mean falls more slowly.
-    let slope = log_slope(&means[2..]);
-    assert!(slope < -0.4, "slope {slope}: {means:?}");
+    // Both terms of the bound fall like T^−1/2 once the iterates have reached a basin. Shorter runs have
+    // not.
+    let slope = log_slope(&means[4..]);
+    assert!((-0.6..-0.4).contains(&slope), "slope {slope}: {means:?}");
 }
