@@ -27,7 +27,7 @@ class CohortUpdates:
 
     #: The number of each device in the federation.
     devices: Array
-    #: The distinct parameters w_t, one vector per track.
+    #: The distinct parameters w_t, one vector per track, which cannot be written.
     params: list[Array]
     #: The index in ``params`` of each device.
     which: Array
@@ -137,6 +137,7 @@ class ArrayCohort(Cohort):
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Calls ``update_cohort`` and encodes its rows."""
         u = updates
+        params = [vector.copy() for vector in u.params]
         devices = []
         for row, device in enumerate(u.devices):
             inputs, targets = self._held[int(device)]
@@ -144,7 +145,7 @@ class ArrayCohort(Cohort):
             rate, l2, proximal = float(u.learning_rates[row]), float(u.l2[row]), float(u.proximal[row])
             batch = u.examples.shape[2]
             local = _CohortLocal(rate, batch, l2, proximal, int(u.seeds[row]), batches, len(targets))
-            devices.append(CohortDevice(u.params[u.which[row]], inputs, targets, local))
+            devices.append(CohortDevice(params[u.which[row]], inputs, targets, local))
         answer = np.asarray(self._trainer.update_cohort(devices), dtype=np.float32)
         expected = (len(devices), self._trainer.num_params)
         if answer.shape != expected:
@@ -162,7 +163,7 @@ class ArrayCohort(Cohort):
             blocks.append((inputs[start : start + length], targets[start : start + length]))
         numbers: list[float] = []
         for vector in params:
-            answers = list(self._trainer.loss_cohort(vector, blocks))
+            answers = list(self._trainer.loss_cohort(vector.copy(), blocks))
             if len(answers) != len(blocks):
                 raise InvalidInput(
                     f"loss_cohort must return one answer per block: expected {len(blocks)}, "

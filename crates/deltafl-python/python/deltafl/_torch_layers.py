@@ -11,6 +11,11 @@ import torch
 
 __all__ = ["KeyedDropout", "replaced"]
 
+#: Two sizes: of the kernel, the step, the padding or the dilation of a convolution.
+Pair = tuple[int, int]
+#: The geometry of a convolution: kernel, step, padding and dilation.
+Geometry = tuple[Pair, Pair, Pair, Pair]
+
 
 class KeyedDropout(torch.nn.Module):
     """A dropout whose mask depends on the device, the step and the layer only.
@@ -129,8 +134,142 @@ class _Recurrent(torch.nn.Module):
         return torch.stack(found), (hidden, cell)
 
 
-def replaced(net: torch.nn.Module) -> tuple[torch.nn.Module, str | None]:
-    """Returns a copy of a module whose layers work under vmap, or the reason why there is none."""
+def _outputs(size: Pair, geometry: Geometry) -> Pair:
+    """Returns the height and width of the output of a convolution."""
+    kernel, step, padding, dilation = geometry
+
+    def length(axis: int) -> int:
+        reach = dilation[axis] * (kernel[axis] - 1) + 1
+        return (size[axis] + 2 * padding[axis] - reach) // step[axis] + 1
+
+    return length(0), length(1)
+
+
+class _Columns(torch.autograd.Function):
+    """The patches of images as columns: N × C × H × W becomes (C·kernel) × (N·outputs).
+
+    A convolution is the product of its weights with the columns. For a cohort that is one batched
+    product, which is faster than the grouped convolution to which vmap translates a layer.
+    """
+
+    @staticmethod
+    def forward(images: Any, geometry: Geometry) -> Any:
+        return _columns(images[None], geometry)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        images, ctx.geometry = inputs
+        ctx.shape = tuple(images.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        apply: Any = _Images.apply
+        return apply(slopes[0], ctx.shape, ctx.geometry), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None], images: Any, geometry: Geometry) -> tuple[Any, int]:
+        return _columns(images.movedim(in_dims[0], 0), geometry), 0
+
+
+class _Images(torch.autograd.Function):
+    """The transpose of :class:`_Columns`: adds the columns to the images from which they are."""
+
+    @staticmethod
+    def forward(columns: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
+        return _images(columns[None], shape, geometry)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        raise NotImplementedError("second derivatives of a convolution")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], columns: Any, shape: tuple[int, ...], geometry: Geometry
+    ) -> tuple[Any, int]:
+        return _images(columns.movedim(in_dims[0], 0), shape, geometry), 0
+
+
+def _columns(images: Any, geometry: Geometry) -> Any:
+    """Returns the columns of the images of many devices: devices × N × C × H × W."""
+    kernel, step, padding, dilation = geometry
+    devices, count, channels, height, width = images.shape
+    rows, lines = _outputs((height, width), geometry)
+    if kernel == (1, 1) and padding == (0, 0):
+        chosen = images[..., :: step[0], :: step[1]]
+        return chosen.transpose(1, 2).reshape(devices, channels, count * rows * lines)
+    padded = torch.nn.functional.pad(images, (padding[1], padding[1], padding[0], padding[0])).contiguous()
+    device, image, channel, line, point = padded.stride()
+    patches = padded.as_strided(
+        (devices, channels, *kernel, count, rows, lines),
+        (device, channel, line * dilation[0], point * dilation[1], image, line * step[0], point * step[1]),
+    )
+    return patches.reshape(devices, channels * kernel[0] * kernel[1], count * rows * lines)
+
+
+def _images(columns: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
+    """Adds columns to images of this shape, for many devices."""
+    kernel, step, padding, dilation = geometry
+    devices, (count, channels, height, width) = len(columns), shape
+    rows, lines = _outputs((height, width), geometry)
+    patches = columns.reshape(devices, channels * kernel[0] * kernel[1], count, rows * lines)
+    flat = patches.transpose(1, 2).reshape(devices * count, -1, rows * lines)
+    if kernel == step == (1, 1) and padding == (0, 0):
+        return flat.view(devices, *shape)
+    images = torch.nn.functional.fold(flat, (height, width), kernel, dilation, padding, step)
+    return images.view(devices, *shape)
+
+
+class _Convolution(torch.nn.Module):
+    """A convolution as a product, with the parameters of the layer that it replaces."""
+
+    def __init__(self, layer: Any, geometry: Geometry) -> None:
+        super().__init__()
+        self.weight, self.bias, self._geometry = layer.weight, layer.bias, geometry
+        self._dimensions = layer.weight.dim() - 2
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> _Convolution | None:
+        """Returns the replacement of a layer, or None if vmap has to translate it."""
+        if type(layer) not in (torch.nn.Conv1d, torch.nn.Conv2d):
+            return None
+        conv: Any = layer
+        if conv.groups != 1 or conv.padding_mode != "zeros" or not conv.weight.is_floating_point():
+            return None
+        padding = conv.padding
+        if isinstance(padding, str):
+            spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size)]
+            if padding == "same" and any(span % 2 for span in spans):
+                return None
+            padding = [span // 2 if padding == "same" else 0 for span in spans]
+        # A convolution over one axis is one over images of height 1.
+        kernel, step, dilation = ((1, *sizes)[-2:] for sizes in (conv.kernel_size, conv.stride, conv.dilation))
+        return _Convolution(conv, (kernel, step, (0, *padding)[-2:], dilation))
+
+    def forward(self, inputs: Any) -> Any:
+        """Returns the output of the layer."""
+        batched = inputs if inputs.dim() == self._dimensions + 2 else inputs[None]
+        images = batched if self._dimensions == 2 else batched.unsqueeze(2)
+        apply: Any = _Columns.apply
+        output = self.weight.flatten(1) @ apply(images, self._geometry)
+        if self.bias is not None:
+            output = output + self.bias[:, None]
+        size = _outputs((images.shape[2], images.shape[3]), self._geometry)
+        output = output.unflatten(1, (len(images), *(size if self._dimensions == 2 else size[1:])))
+        output = output.transpose(0, 1)
+        return output if batched is inputs else output[0]
+
+
+def replaced(net: torch.nn.Module, *, products: bool = True) -> tuple[torch.nn.Module, str | None]:
+    """Returns a copy of a module whose layers work under vmap, or the reason why there is none.
+
+    Args:
+        net: The module.
+        products: Whether convolutions become products.
+    """
     net = copy.deepcopy(net)
     number = 0
     for path, layer in list(net.named_modules()):
@@ -147,6 +286,8 @@ def replaced(net: torch.nn.Module) -> tuple[torch.nn.Module, str | None]:
             if layer.dropout or getattr(layer, "proj_size", 0):
                 return net, f"{path or 'the module'} is a recurrent layer with dropout or a projection"
             new = _Recurrent(layer)
+        elif products:
+            new = _Convolution.of(layer)
         if new is not None:
             if not path:
                 return new, None

@@ -327,8 +327,11 @@ class TensorBoard(_Logger):
     def __init__(self, folder: str | PathLike[str]) -> None:
         try:
             module: Any = importlib.import_module("torch.utils.tensorboard")
-        except ImportError:
-            module = importlib.import_module("tensorboardX")
+        except ImportError as error:
+            try:
+                module = importlib.import_module("tensorboardX")
+            except ImportError:
+                raise ImportError("pip install torch tensorboard, or pip install tensorboardX") from error
         self._create: Any = module.SummaryWriter
         self._folder = Path(folder)
         self._writers: dict[int, Any] = {}
@@ -357,6 +360,9 @@ class WandB(_Logger):
     def __init__(self, **options: Any) -> None:
         wandb: Any = importlib.import_module("wandb")
         self._run: Any = wandb.init(**options)
+        # The horizontal axis of all charts.
+        self._run.define_metric("round")
+        self._run.define_metric("*", step_metric="round")
 
     def _log(self, seed: int, round: int, scalars: dict[str, float]) -> None:
         self._run.log({**scalars, "seed": seed, "round": round})

@@ -6,6 +6,7 @@ import copy
 import logging
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -68,10 +69,16 @@ class Module(Trainer):
         transform: A function ``transform(inputs, generator)`` that augments the inputs of a training
             batch. Draw random numbers from the ``torch.Generator``, whose seed depends on the device,
             the round and the step.
+        tf32: Whether products and convolutions on a GPU round their inputs to TF32. False computes
+            in full float32, so that a cohort agrees with one device after another. The setting
+            applies to the whole process. None keeps the settings of PyTorch.
 
     **Structured inputs.** A dict of inputs is passed to the module as keyword arguments. With a
     target per position, the output has a distribution over the classes on its last axis.
     """
+
+    #: The precision that a module has set for the process.
+    _uses_tf32: bool | None = None
 
     def __init__(
         self,
@@ -88,6 +95,7 @@ class Module(Trainer):
         cohort: Literal["auto", "on", "off"] = "auto",
         compile: Literal["auto", "graph", "inductor", "off"] = "auto",
         transform: Callable[[Any, torch.Generator], Any] | None = None,
+        tf32: bool | None = False,
     ) -> None:
         if cohort not in ("auto", "on", "off") or compile not in ("auto", "graph", "inductor", "off"):
             raise InvalidInput(
@@ -99,7 +107,7 @@ class Module(Trainer):
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
-        self._transform = transform
+        self._transform, self._tf32 = transform, tf32
         self._average = buffers == "average"
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._net = copy.deepcopy(net).to(self._device)
@@ -132,6 +140,17 @@ class Module(Trainer):
             "init": self._init,
         }
 
+    def _set_precision(self) -> None:
+        """Sets the precision of products on a GPU, once per process and value."""
+        if self._tf32 is None or self._device.type != "cuda" or Module._uses_tf32 == self._tf32:
+            return
+        cuda: Any = torch.backends.cuda
+        cudnn: Any = torch.backends.cudnn
+        with warnings.catch_warnings():
+            # PyTorch 2.9 and later advise another interface, which older versions do not have.
+            warnings.simplefilter("ignore")
+            cuda.matmul.allow_tf32 = cudnn.allow_tf32 = Module._uses_tf32 = self._tf32
+
     def _find(self, name: str) -> Any:
         owner, _, last = name.rpartition(".")
         return getattr(self._net.get_submodule(owner), last)
@@ -148,6 +167,7 @@ class Module(Trainer):
 
     def cohort(self) -> ModuleCohort | None:
         """Returns the object that trains many devices in one call, or None."""
+        self._set_precision()
         on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
         if not on:
             return None
@@ -206,6 +226,7 @@ class Module(Trainer):
 
     @torch.no_grad()
     def _load(self, params: NDArray[Any]) -> None:
+        self._set_precision()
         flat, start = torch.from_numpy(params).to(self._device), 0
         for value in self._tensors.values():
             end = start + value.numel()
