@@ -137,8 +137,8 @@ class ArrayCohort(Cohort):
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Calls ``update_cohort`` and encodes its rows."""
         u = updates
-        params = [vector.copy() for vector in u.params]
-        devices = []
+        params: list[Any] = [np.array(vector) for vector in u.params]
+        devices: list[CohortDevice] = []
         for row, device in enumerate(u.devices):
             inputs, targets = self._held[int(device)]
             batches: Any = (u.examples[row], u.sizes[row])
@@ -157,13 +157,13 @@ class ArrayCohort(Cohort):
 
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
         """Calls ``loss_cohort`` at each of the params."""
-        blocks = []
+        blocks: list[tuple[Any, Any]] = []
         for device, start, length in zip(devices, starts, lengths):
             inputs, targets = self._held[int(device)]
             blocks.append((inputs[start : start + length], targets[start : start + length]))
         numbers: list[float] = []
         for vector in params:
-            answers = list(self._trainer.loss_cohort(vector.copy(), blocks))
+            answers = list(self._trainer.loss_cohort(np.array(vector), blocks))
             if len(answers) != len(blocks):
                 raise InvalidInput(
                     f"loss_cohort must return one answer per block: expected {len(blocks)}, "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._columns import feature_values
+from ._kinds import is_mapping
 from ._table import Table
 from .errors import InvalidInput
 from .metrics import OF_TASK, named
@@ -173,7 +174,7 @@ class _Predictor:
             inputs, targets = self._federation._inner.examples(index)
             layout = self._federation._layout
             given = inputs if layout is None else layout.unpacked(inputs, targets)[0]
-            return np.asarray(self._trainer.predict(self._params.copy(), given))
+            return np.asarray(self._trainer.predict(np.array(self._params), given))
         return _built_in(self._track, self._params, self._federation, index)
 
     def has_probabilities(self, index: int) -> bool:
@@ -193,7 +194,7 @@ def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
     """Returns the outputs of a model for some inputs."""
     trainer = track._trainer()
     if trainer is not None:
-        given = inputs if isinstance(inputs, Mapping) else _matrix(inputs)
+        given = inputs if is_mapping(inputs) else _matrix(inputs)
         return np.asarray(trainer.predict(track.params(seed), given))
     from ._federation import Federation
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ._cohort import Cohort, CohortUpdates
-from ._torch_examples import HeldExamples
+from ._torch_examples import HeldExamples, sent
 from ._torch_layers import KeyedDropout, replaced
 
 __all__ = ["ModuleCohort", "Spec"]
@@ -150,9 +150,9 @@ class ModuleCohort(Cohort):
         offsets = self._examples.offsets(u.devices)
         which, keys, examples, sizes = self._sent_together(
             _padded(u.which, width),
-            _padded(u.seeds.view(np.int64), width),
-            np.ascontiguousarray(_padded(u.examples + offsets[:, None, None], width).transpose(1, 0, 2)),
-            np.ascontiguousarray(_padded(u.sizes, width).T),
+            _padded(u.seeds.astype(np.int64), width),
+            np.ascontiguousarray(np.swapaxes(_padded(u.examples + offsets[:, None, None], width), 0, 1)),
+            np.ascontiguousarray(np.swapaxes(_padded(u.sizes, width), 0, 1)),
         )
         step.load(start, which, keys, u)
         for index in range(steps):
@@ -174,12 +174,12 @@ class ModuleCohort(Cohort):
 
     def _sent_together(self, *arrays: Array) -> list[Any]:
         """Copies arrays of integers to the device in one transfer."""
-        flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays])).to(self._device)
+        flat = sent(np.concatenate([np.ravel(array) for array in arrays]), self._device)
         parts = torch.split(flat, [array.size for array in arrays])
         return [part.view(array.shape) for part, array in zip(parts, arrays)]
 
     def _sent(self, array: Array) -> Any:
-        return torch.from_numpy(array).to(self._device)
+        return sent(array, self._device)
 
     def _step(self, width: int, batch: int) -> _Step:
         key = (width, batch)
@@ -205,13 +205,14 @@ class ModuleCohort(Cohort):
         if self._sums is None or self._sums.shape != (count, columns):
             self._sums = _host((count, columns), torch.int64, self._device)
         refused, is_wide = np.zeros(rows, dtype=np.bool_), False
+        norms: Any = torch.linalg
         while True:
             largest = torch.zeros(rows, dtype=torch.float64, device=self._device)
             for a, b in parts:
                 codes = self._change(local, old, which, (a, b)).mul_(scale[:, None]).round_()
                 if refused.any():
                     codes.masked_fill_(self._sent(refused)[:, None], 0.0)
-                largest = torch.maximum(largest, torch.linalg.vector_norm(codes, ord=float("inf"), dim=1))
+                largest = torch.maximum(largest, norms.vector_norm(codes, ord=float("inf"), dim=1))
                 numbers = codes.to(torch.int64) if is_wide else codes
                 for place in range(count):
                     chosen = numbers if members is None else numbers[members[place]]
@@ -242,13 +243,13 @@ class ModuleCohort(Cohort):
         rows = np.where(inside, rows, rows[:, :1])
         per_pass = max(1, _SCORED_AT_ONCE // longest)
         self._eval_net.eval()
-        found = []
+        found: list[Any] = []
         for vector in self._params_sent(params):
             tensors = dict(spec.fixed)
             tensors.update(_views(vector, self._shapes))
             for first in range(0, len(devices), per_pass):
-                part = torch.from_numpy(rows[first : first + per_pass]).to(self._device)
-                mask = torch.from_numpy(inside[first : first + per_pass]).to(self._device)
+                part = self._sent(rows[first : first + per_pass])
+                mask = self._sent(inside[first : first + per_pass])
                 # Padding is not evaluated.
                 inputs, targets = self._examples.rows(part[mask])
                 output = torch.func.functional_call(self._eval_net, tensors, (inputs,))
@@ -256,7 +257,7 @@ class ModuleCohort(Cohort):
                 padded = torch.zeros((*mask.shape, 5), dtype=torch.float64, device=self._device)
                 padded[mask] = numbers
                 found.append(padded.sum(dim=1))
-        return torch.cat(found).cpu().numpy().reshape(-1)
+        return np.ravel(torch.cat(found).cpu().numpy())
 
     def _numbers(self, output: Any, targets: Any) -> Any:
         spec = self._spec
@@ -333,8 +334,8 @@ class _Step:
             kept.zero_()
         self._keys.copy_(keys)
         numbers = (u.learning_rates, u.l2 + self._spec.momentum[3], u.proximal)
-        sent = torch.from_numpy(np.stack([_padded(values, width) for values in numbers]).astype(np.float32))
-        for place, values in zip((self._rates, self._decay, self._pull), sent.to(self._device)):
+        rows = sent(np.stack([_padded(values, width) for values in numbers]).astype(np.float32), self._device)
+        for place, values in zip((self._rates, self._decay, self._pull), rows):
             place.copy_(values)
 
     def rows(self, count: int) -> Any:
@@ -391,11 +392,11 @@ class _Step:
         if not self._uses_graph:
             self._body()
             return
-        if self._graph is None:
-            self._capture()
-        self._graph.replay()
+        graph = self._graph or self._captured()
+        graph.replay()
 
-    def _capture(self) -> None:
+    def _captured(self) -> Any:
+        """Records a step as a CUDA graph. The params stay as they are."""
         state = [*self._params.values(), *self._momentum.values()]
         saved = [value.clone() for value in state]
         cuda: Any = torch.cuda
@@ -410,13 +411,17 @@ class _Step:
             self._body()
         for value, before in zip(state, saved):
             value.copy_(before)
+        return self._graph
 
 
 def _losses(spec: Spec, output: Any, wanted: Any) -> Any:
     """Returns the loss of each example."""
     if not spec.default_loss:
-        single = torch.func.vmap(lambda one, target: spec.loss(one[None], target[None]))
-        return single(output, wanted).reshape(len(wanted))
+
+        def single(one: Any, target: Any) -> Any:
+            return spec.loss(one[None], target[None])
+
+        return torch.func.vmap(single)(output, wanted).reshape(len(wanted))
     if spec.task == "regression":
         return 0.5 * (output.reshape(-1) - wanted) ** 2
     if spec.task == "binary":

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["HeldExamples"]
+__all__ = ["HeldExamples", "sent"]
 
 Array = NDArray[Any]
 
@@ -16,6 +16,12 @@ Array = NDArray[Any]
 _SHARE_OF_EXAMPLES = 0.25
 #: Memory for examples on a CPU, in bytes.
 _CPU_EXAMPLES = 1 << 30
+
+
+def sent(array: Any, device: torch.device) -> Any:
+    """Returns an array as a tensor on a device."""
+    functions: Any = torch
+    return functions.from_numpy(array).to(device)
 
 
 class HeldExamples:
@@ -49,10 +55,10 @@ class HeldExamples:
 
     def hold(self, device: int, inputs: Array, targets: Array) -> None:
         """Appends the examples of a device."""
-        rows = torch.from_numpy(inputs).to(self._device)
+        rows = sent(inputs, self._device)
         if self._shape is not None:
             rows = rows.view(len(inputs), *self._shape)
-        wanted = torch.from_numpy(targets).to(self._device)
+        wanted = sent(targets, self._device)
         if self._capacity is None:
             row = rows[:1].numel() * rows.element_size() + wanted.element_size()
             cuda = self._device.type == "cuda"

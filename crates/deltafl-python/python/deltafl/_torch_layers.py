@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ class KeyedDropout(torch.nn.Module):
 
     @classmethod
     @contextmanager
-    def keyed(cls, key: Any, step: Any) -> Iterator[None]:
+    def keyed(cls, key: Any, step: Any) -> Generator[None, None, None]:
         """Sets the key and the step of the forward pass."""
         cls._now = (key, step)
         try:
@@ -90,7 +90,7 @@ class _Recurrent(torch.nn.Module):
         steps = inputs.transpose(0, 1) if self._batch_first else inputs
         lasts: list[Any] = []
         for layer in range(self._layers):
-            found = []
+            found: list[tuple[Any, Any]] = []
             for direction in range(self._directions):
                 suffix = f"_l{layer}" + ("_reverse" if direction else "")
                 index = layer * self._directions + direction
@@ -115,7 +115,7 @@ class _Recurrent(torch.nn.Module):
             hidden, cell = zero, zero
         else:
             hidden, cell = (state[index], zero) if self._gru else (state[0][index], state[1][index])
-        found = []
+        found: list[Any] = []
         for step in projected.unbind(0):
             gates = hidden @ recurrent
             if bias_hidden is not None:
@@ -167,7 +167,8 @@ class _Columns(torch.autograd.Function):
         return apply(slopes[0], ctx.shape, ctx.geometry), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], images: Any, geometry: Geometry) -> tuple[Any, int]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
+        images, geometry = args
         return _columns(images.movedim(in_dims[0], 0), geometry), 0
 
 
@@ -187,9 +188,8 @@ class _Images(torch.autograd.Function):
         raise NotImplementedError("second derivatives of a convolution")
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int, None, None], columns: Any, shape: tuple[int, ...], geometry: Geometry
-    ) -> tuple[Any, int]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
+        columns, shape, geometry = args
         return _images(columns.movedim(in_dims[0], 0), shape, geometry), 0
 
 
@@ -223,6 +223,11 @@ def _images(columns: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
     return images.view(devices, *shape)
 
 
+def _pair(first: int, sizes: Sequence[int]) -> Pair:
+    """Returns two sizes. The first one is given if there is only one other."""
+    return (first if len(sizes) == 1 else sizes[0], sizes[-1])
+
+
 class _Convolution(torch.nn.Module):
     """A convolution as a product, with the parameters of the layer that it replaces."""
 
@@ -246,8 +251,8 @@ class _Convolution(torch.nn.Module):
                 return None
             padding = [span // 2 if padding == "same" else 0 for span in spans]
         # A convolution over one axis is one over images of height 1.
-        kernel, step, dilation = ((1, *sizes)[-2:] for sizes in (conv.kernel_size, conv.stride, conv.dilation))
-        return _Convolution(conv, (kernel, step, (0, *padding)[-2:], dilation))
+        kernel, step, dilation = (_pair(1, sizes) for sizes in (conv.kernel_size, conv.stride, conv.dilation))
+        return _Convolution(conv, (kernel, step, _pair(0, padding), dilation))
 
     def forward(self, inputs: Any) -> Any:
         """Returns the output of the layer."""
@@ -272,7 +277,9 @@ def replaced(net: torch.nn.Module, *, products: bool = True) -> tuple[torch.nn.M
     """
     net = copy.deepcopy(net)
     number = 0
-    for path, layer in list(net.named_modules()):
+    copied: Any = net
+    modules: list[tuple[str, torch.nn.Module]] = list(copied.named_modules())
+    for path, layer in modules:
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
             return net, (
                 f"{path or 'the module'} is a batch norm, whose statistics mix the examples of a batch; "

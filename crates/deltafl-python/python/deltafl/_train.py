@@ -185,11 +185,12 @@ def _check(federation: Any, model: Any) -> None:
     """Rejects arguments of other types, and inputs that built-in models cannot use."""
     if not isinstance(federation, Federation):
         raise InvalidInput(f"expected a Federation, got {type(federation).__name__}")
+    kind = type(model).__name__
     if isinstance(model, type) and issubclass(model, (Model, Trainer)):
         raise InvalidInput(f"expected a model, got the class {model.__name__}: write {model.__name__}(…)")
     if not isinstance(model, (Model, Trainer)):
         raise InvalidInput(
-            f"expected a model of deltafl.models or a Trainer, got {type(model).__name__}; "
+            f"expected a model of deltafl.models or a Trainer, got {kind}; "
             "wrap a PyTorch module with deltafl.torch.Module"
         )
     if federation._layout is not None and isinstance(model, Model):

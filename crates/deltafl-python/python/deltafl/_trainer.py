@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._kinds import is_mapping, is_tuple
 from .errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Local:
     _period: int
     #: The state of the device between rounds: numbers and float32 vectors by name. A simulation
     #: stores it in the checkpoint, and a deployed device on its disk. The server never sees it.
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def batches(self) -> Iterator[Array]:
         """Yields the indices of the examples of every step, in the order of the built-in SGD."""
@@ -255,9 +256,10 @@ class Bridge:
         return self._scored("loss", self._trainer.loss(params, given, targets), targets)
 
     def _scored(self, method: str, answer: Any, targets: Array) -> tuple[float, list[float]]:
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not is_tuple(answer) or len(answer) != 2:
             raise InvalidInput(f"{method} must return (sum of the losses, predictions)")
-        loss, predicted = float(answer[0]), np.asarray(answer[1])
+        loss = float(answer[0])
+        predicted: Any = np.asarray(answer[1])
         if predicted.shape != targets.shape:
             raise InvalidInput(
                 f"{method} must return one prediction per target: expected shape {targets.shape}, "
@@ -308,7 +310,7 @@ class Bridge:
 
 def _length(inputs: Any) -> int:
     """Returns the number of examples of an array or of a dict of arrays."""
-    return len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(inputs)
+    return len(next(iter(inputs.values()))) if is_mapping(inputs) else len(inputs)
 
 
 #: The target of a position that counts neither in the loss nor in the error, as in PyTorch.

@@ -120,7 +120,7 @@ class SplitEvaluation:
         try:
             values = self.models[model][metric]
         except KeyError:
-            known = ", ".join(next(iter(self.models.values()), {}))
+            known = ", ".join(name for metrics in list(self.models.values())[:1] for name in metrics)
             raise InvalidInput(f"there is no metric {metric!r} of the model {model!r}; the metrics are {known}") from None
         return float(values.mean() if statistic == "mean" else np.percentile(values, float(statistic)))
 
@@ -181,7 +181,8 @@ class Dispatcher:
     """Sends the events of the Rust code to callbacks."""
 
     def __init__(self, callbacks: Sequence[Callback], folder: Path) -> None:
-        for callback in callbacks:
+        given: list[Any] = list(callbacks)
+        for callback in given:
             if not isinstance(callback, Callback):
                 raise InvalidInput(f"a callback must be a deltafl.callbacks.Callback, got {callback!r}")
         self._callbacks, self._folder = list(callbacks), folder

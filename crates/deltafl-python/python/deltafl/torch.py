@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._kinds import is_mapping
 from ._torch_cohort import ModuleCohort, Spec
+from ._torch_examples import sent
+from ._torch_random import RNG_LOCK, random_state, seeded
 from ._trainer import IGNORED, Local, Trainer
 from .errors import InvalidInput
 
@@ -158,7 +158,7 @@ class Module(Trainer):
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """Returns the initial parameters w₀."""
         if self._init == "reset":
-            with _RNG_LOCK.exclusive(), _seeded(int(rng.integers(2**63))):
+            with RNG_LOCK.exclusive(), seeded(int(rng.integers(2**63))):
                 for layer in self._net.modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
@@ -227,7 +227,7 @@ class Module(Trainer):
     @torch.no_grad()
     def _load(self, params: NDArray[Any]) -> None:
         self._set_precision()
-        flat, start = torch.from_numpy(params).to(self._device), 0
+        flat, start = sent(params, self._device), 0
         for value in self._tensors.values():
             end = start + value.numel()
             value.copy_(flat[start:end].view_as(value))
@@ -241,9 +241,9 @@ class Module(Trainer):
         return np.array(flat.cpu().numpy())
 
     def _batch(self, inputs: Any) -> Any:
-        if isinstance(inputs, Mapping):
-            return {name: torch.from_numpy(array).to(self._device) for name, array in inputs.items()}
-        batch = torch.from_numpy(inputs).to(self._device)
+        if is_mapping(inputs):
+            return {name: sent(array, self._device) for name, array in inputs.items()}
+        batch = sent(inputs, self._device)
         return batch if self._shape is None else batch.view(len(inputs), *self._shape)
 
     def _output(self, batch: Any) -> Any:
@@ -285,7 +285,7 @@ class Module(Trainer):
         return np.asarray(torch.softmax(output, dim=-1).cpu().numpy())
 
     def _targets(self, targets: NDArray[Any]) -> Any:
-        wanted = torch.from_numpy(targets).to(self._device)
+        wanted = sent(targets, self._device)
         return wanted.float() if self.task == "binary" else wanted
 
     def update(
@@ -296,16 +296,16 @@ class Module(Trainer):
             # Threads share the random number generator of torch. A module that draws no random
             # numbers runs concurrently with others. If it does draw some, the update is repeated
             # with exclusive access.
-            with _RNG_LOCK.shared():
-                before = _random_state()
+            with RNG_LOCK.shared():
+                before = random_state()
                 updated = self._updated(params, inputs, targets, local)
-                self._draws = _random_state() != before
+                self._draws = random_state() != before
             if not self._draws:
                 return updated
-        with _RNG_LOCK.exclusive(), _seeded(local.seed):
-            before = _random_state()
+        with RNG_LOCK.exclusive(), seeded(local.seed):
+            before = random_state()
             updated = self._updated(params, inputs, targets, local)
-            self._draws = bool(self._draws) or _random_state() != before
+            self._draws = bool(self._draws) or random_state() != before
         return updated
 
     def _updated(
@@ -318,8 +318,8 @@ class Module(Trainer):
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
         for step, batch in enumerate(local.batches()):
-            indices = torch.from_numpy(batch).to(self._device)
-            part = all_inputs[indices] if not isinstance(all_inputs, dict) else {
+            indices = sent(batch, self._device)
+            part: Any = all_inputs[indices] if not is_mapping(all_inputs) else {
                 name: value[indices] for name, value in all_inputs.items()
             }
             if self._transform is not None:
@@ -338,13 +338,14 @@ class Module(Trainer):
         local: Local,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
+        each: Any = torch
         if local.l2:
-            torch._foreach_add_(gradient, weights, alpha=local.l2)
+            each._foreach_add_(gradient, weights, alpha=local.l2)
         if centre is not None:
-            distance = torch._foreach_sub(weights, centre)
-            torch._foreach_add_(gradient, distance, alpha=local.proximal)
+            distance = each._foreach_sub(weights, centre)
+            each._foreach_add_(gradient, distance, alpha=local.proximal)
         if optimizer is None:
-            torch._foreach_add_(weights, gradient, alpha=-local.learning_rate)
+            each._foreach_add_(weights, gradient, alpha=-local.learning_rate)
             return
         for weight, slope in zip(weights, gradient):
             weight.grad = slope
@@ -389,79 +390,6 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{name} {[*code.co_names, *constants]}"
 
 
-class _RngLock:
-    """A readers-writer lock for the global random number generators of the process.
-
-    An update that draws random numbers takes it exclusively. Any number of updates that draw none
-    share it. Waiting exclusive users have priority.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._sharing, self._waiting, self._exclusive = 0, 0, False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._exclusive and not self._waiting)
-            self._sharing += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._sharing -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._exclusive and not self._sharing)
-            finally:
-                self._waiting -= 1
-            self._exclusive = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._exclusive = False
-                self._changed.notify_all()
-
-
-_RNG_LOCK = _RngLock()
-
-
-def _cuda_is_used() -> bool:
-    initialized: Any = torch.cuda.is_initialized
-    return bool(initialized())
-
-
-def _random_state() -> tuple[object, ...]:
-    cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
-    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
-
-
-class _seeded:
-    """Seeds the global random number generators of torch and Python, and restores them on exit."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed % 2**63
-
-    def __enter__(self) -> None:
-        self._python = random.getstate()
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else None
-        torch.manual_seed(self._seed)
-        random.seed(self._seed)
-
-    def __exit__(self, *ended: object) -> None:
-        torch.set_rng_state(self._cpu)
-        random.setstate(self._python)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-
 class _Superquantile(torch.autograd.Function):
     """S(θ) or its smoothing. The gradient by the losses is a mixture of the devices."""
 
@@ -475,7 +403,7 @@ class _Superquantile(torch.autograd.Function):
         else:
             value = _deltafl.superquantile(values, theta, given)
             mixture = _deltafl.worst_case(values, theta, given)
-        ctx.save_for_backward(torch.from_numpy(mixture).to(losses).view_as(losses))
+        ctx.save_for_backward(sent(mixture, losses.device).to(losses).view_as(losses))
         return losses.new_tensor(value)
 
     @staticmethod
