@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHORT
+from conftest import SHORT, ended, program
 from test_custom_algorithm import Power, Yogi
 
 import deltafl as dfl
@@ -60,13 +60,23 @@ def test_three_algorithms_of_ones_own_resume_and_are_in_one_report(federation: d
         assert name in page
 
 
-def test_wandb_receives_the_run_offline(federation: dfl.Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+#: The service of wandb writes its file when the process ends.
+WANDB = """
+import deltafl as dfl
+from conftest import SHORT, blobs
+from test_custom_algorithm import Yogi
+
+tracker = dfl.callbacks.WandB(project="wards", mode="offline")
+dfl.train(blobs(), dfl.models.Linear(), [dfl.FedAvg(), Yogi()], callbacks=[tracker], **SHORT)
+"""
+
+
+def test_wandb_receives_the_run_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     for name, value in {"WANDB_SILENT": "true", "WANDB_DIR": ".", "WANDB_CONFIG_DIR": ".", "WANDB_CACHE_DIR": "."}.items():
         monkeypatch.setenv(name, value)
-    tracker = dfl.callbacks.WandB(project="wards", mode="offline")
-    options = {**SHORT, "rounds": 4}
-    dfl.train(federation, dfl.models.Linear(), [dfl.FedAvg(), Yogi()], callbacks=[tracker], **options)
+    code, _, problems = ended(program(Path("track.py").resolve(), WANDB))
+    assert code == 0, problems
     stored = list(Path("wandb").glob("offline-run-*/run-*.wandb"))
     assert len(stored) == 1
     content = stored[0].read_bytes()
@@ -93,7 +103,8 @@ def test_a_hugging_face_data_set_has_a_dirichlet_partition() -> None:
     datasets = pytest.importorskip("datasets")
     rng = np.random.default_rng(1)
     labels = rng.integers(4, size=400)
-    images = (rng.normal(size=(400, 4, 4)) + labels[:, None, None]).astype(np.float32)
+    patterns = 2.0 * rng.normal(size=(4, 4, 4))
+    images = (rng.normal(size=(400, 4, 4)) + patterns[labels]).astype(np.float32)
     data = datasets.Dataset.from_dict({"image": images.tolist(), "label": labels.tolist()})
     owners = dfl.partition.dirichlet(labels, devices=10, alpha=0.3, seed=1)
     federation = dfl.Federation.from_dataset(data, owners, inputs="image", target="label")

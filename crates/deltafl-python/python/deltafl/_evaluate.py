@@ -66,7 +66,7 @@ class Evaluation:
                     rows.setdefault(name, []).append(cell)
         return Table.from_columns(rows)
 
-    def save(self, folder: Path, *, seed: int, rounds: int) -> None:
+    def _save(self, folder: Path, *, seed: int, rounds: int) -> None:
         """Stores the statistics over devices in a run folder, for its report.
 
         Args:

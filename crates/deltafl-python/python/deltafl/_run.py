@@ -232,7 +232,7 @@ class Run:
         found = evaluated(tracks, given, metrics=metrics, split=split, seed=seed)
         if save:
             chosen = tracks[0]._seed(seed)
-            found.save(self.path, seed=chosen, rounds=_deltafl.params(self.path, 0, chosen)[1])
+            found._save(self.path, seed=chosen, rounds=_deltafl.params(self.path, 0, chosen)[1])
         return found
 
     def _data(self) -> Federation:
