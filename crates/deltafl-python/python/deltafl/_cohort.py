@@ -5,13 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._trainer import Local, Trainer
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ._layout import Layout
 
 __all__ = ["ArrayCohort", "Cohort", "CohortDevice", "CohortUpdates"]
 
@@ -57,6 +60,10 @@ class CohortUpdates:
 
 class Cohort(abc.ABC):
     """The devices of a call: their data, their losses and the encoded sum of their updates."""
+
+    def accepts(self, layout: Layout) -> bool:
+        """Returns whether the cohort unpacks inputs of several parts. The default does not."""
+        return False
 
     @abc.abstractmethod
     def wave(self, kind: str, devices: Array, examples: Array) -> int:

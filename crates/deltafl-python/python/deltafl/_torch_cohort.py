@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from ._cohort import Cohort, CohortUpdates
-from ._torch_examples import HeldExamples, sent
+from ._layout import Layout
+from ._torch_examples import HeldExamples, called, sent
 from ._torch_layers import KeyedDropout, replaced
+from ._trainer import IGNORED
 
 __all__ = ["ModuleCohort", "Spec"]
 
@@ -84,6 +86,11 @@ class ModuleCohort(Cohort):
         self._said = False
 
     # The devices of a call.
+
+    def accepts(self, layout: Layout) -> bool:
+        """Unpacks inputs of several parts."""
+        self._examples.layout = layout
+        return True
 
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
         """Returns how many devices fit into the memory."""
@@ -252,7 +259,7 @@ class ModuleCohort(Cohort):
                 mask = self._sent(inside[first : first + per_pass])
                 # Padding is not evaluated.
                 inputs, targets = self._examples.rows(part[mask])
-                output = torch.func.functional_call(self._eval_net, tensors, (inputs,))
+                output = called(self._eval_net, tensors, inputs)
                 numbers = self._numbers(output, targets)
                 padded = torch.zeros((*mask.shape, 5), dtype=torch.float64, device=self._device)
                 padded[mask] = numbers
@@ -273,8 +280,13 @@ class ModuleCohort(Cohort):
             predicted, wide = output.reshape(-1).float().double(), targets.double()
             residual = predicted - wide
             return torch.stack([losses, residual**2, residual.abs(), wide, wide**2], dim=1)
-        chosen = (output.reshape(-1) > 0).long() if spec.task == "binary" else output.argmax(dim=1)
-        return torch.stack([losses, (chosen != targets).double(), zero, zero, zero], dim=1)
+        chosen = (output.reshape(-1) > 0).long() if spec.task == "binary" else output.argmax(dim=-1)
+        wrong = (chosen != targets).double()
+        if targets.dim() > 1:
+            # An example counts with the fraction of its wrong positions.
+            counted = targets != IGNORED
+            wrong = (wrong * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+        return torch.stack([losses, wrong, zero, zero, zero], dim=1)
 
 
 class _Step:
@@ -295,7 +307,7 @@ class _Step:
         self._penalties = (False, False)
         self._graph: Any = None
         #: The examples of the step and their sizes, the keys of the devices, and the number of the step.
-        self._inputs: Any = None
+        self._inputs: dict[str, Any] | None = None
         self._targets: Any = None
         self._sizes = torch.zeros(size[0], dtype=torch.int64, device=self._device)
         self._keys = torch.zeros(size[0], dtype=torch.int64, device=self._device)
@@ -347,7 +359,7 @@ class _Step:
 
         def loss(tensors: Tensors) -> Any:
             with KeyedDropout.keyed(key, step):
-                output = torch.func.functional_call(self._net, {**tensors, **others, **self._spec.fixed}, (inputs,))
+                output = called(self._net, {**tensors, **others, **self._spec.fixed}, inputs)
             wanted = targets.float() if self._spec.task == "binary" else targets
             return (_losses(self._spec, output, wanted) * mask).sum()
 
@@ -428,7 +440,12 @@ def _losses(spec: Spec, output: Any, wanted: Any) -> Any:
         return torch.nn.functional.binary_cross_entropy_with_logits(
             output.reshape(-1), wanted, reduction="none"
         )
-    return torch.nn.functional.cross_entropy(output, wanted, reduction="none")
+    if wanted.dim() == 1:
+        return torch.nn.functional.cross_entropy(output, wanted, reduction="none")
+    flat = torch.nn.functional.cross_entropy(
+        output.transpose(1, -1), wanted, reduction="none", ignore_index=IGNORED
+    )
+    return flat.sum(dim=1) / (wanted != IGNORED).sum(dim=1).clamp(min=1)
 
 
 def _rounded_up(devices: int) -> int:

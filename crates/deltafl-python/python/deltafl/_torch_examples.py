@@ -8,9 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["HeldExamples", "sent"]
+from ._kinds import is_mapping
+from ._layout import Layout
+
+__all__ = ["HeldExamples", "called", "sent"]
 
 Array = NDArray[Any]
+#: The names of inputs that are one array, and of the targets. No argument of a module has them.
+WHOLE, TARGETS = "", " targets"
 
 #: The share of the free memory of a GPU for the examples.
 _SHARE_OF_EXAMPLES = 0.25
@@ -29,9 +34,11 @@ class HeldExamples:
 
     def __init__(self, device: torch.device, shape: tuple[int, ...] | None) -> None:
         self._device, self._shape = device, shape
+        #: Unpacks inputs of several parts, such as tokens and a mask.
+        self.layout: Layout | None = None
         self._places: dict[int, tuple[int, int]] = {}
-        self._inputs: Any = None
-        self._targets: Any = None
+        #: The parts of the inputs by name, and the targets, which are the last.
+        self._parts: dict[str, Any] = {}
         self._used = 0
         #: The number of examples that fit, or None before the size of an example is known.
         self._capacity: int | None = None
@@ -55,24 +62,35 @@ class HeldExamples:
 
     def hold(self, device: int, inputs: Array, targets: Array) -> None:
         """Appends the examples of a device."""
-        rows = sent(inputs, self._device)
-        if self._shape is not None:
-            rows = rows.view(len(inputs), *self._shape)
-        wanted = sent(targets, self._device)
+        rows = self._unpacked(inputs, targets)
+        count = len(targets)
         if self._capacity is None:
-            row = rows[:1].numel() * rows.element_size() + wanted.element_size()
+            row = sum(part[:1].numel() * part.element_size() for part in rows.values())
             cuda = self._device.type == "cuda"
             memory = _SHARE_OF_EXAMPLES * torch.cuda.mem_get_info(self._device)[0] if cuda else _CPU_EXAMPLES
             self._capacity = max(1, int(memory / row))
-        end = self._used + len(rows)
-        if self._inputs is None or end > len(self._inputs):
+        end = self._used + count
+        if not self._parts or end > len(self._parts[TARGETS]):
             grown = max(end, 2 * self._used, 1024)
-            self._inputs = self._grown(self._inputs, rows, grown)
-            self._targets = self._grown(self._targets, wanted, grown)
-        self._inputs[self._used : end] = rows
-        self._targets[self._used : end] = wanted
-        self._places[device] = (self._used, len(rows))
+            self._parts = {name: self._grown(self._parts.get(name), part, grown) for name, part in rows.items()}
+        for name, part in rows.items():
+            self._parts[name][self._used : end] = part
+        self._places[device] = (self._used, count)
         self._used = end
+
+    def _unpacked(self, inputs: Array, targets: Array) -> dict[str, Any]:
+        """Returns the parts of the inputs and the targets as tensors."""
+        given: Any = inputs
+        wanted: Any = targets
+        if self.layout is not None:
+            given, wanted = self.layout.unpacked(inputs, targets)
+        if is_mapping(given):
+            parts = {name: sent(np.ascontiguousarray(array), self._device) for name, array in given.items()}
+        else:
+            rows = sent(np.ascontiguousarray(given), self._device)
+            parts = {WHOLE: rows if self._shape is None else rows.view(len(targets), *self._shape)}
+        parts[TARGETS] = sent(np.ascontiguousarray(wanted), self._device)
+        return parts
 
     def _grown(self, old: Any, rows: Any, length: int) -> Any:
         new = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=self._device)
@@ -84,12 +102,22 @@ class HeldExamples:
         """Returns the first row of each device."""
         return np.array([self._places[int(device)][0] for device in devices], dtype=np.int64)
 
-    def rows(self, indices: Any) -> tuple[Any, Any]:
-        """Returns inputs and targets of rows."""
-        return self._inputs[indices], self._targets[indices]
+    def rows(self, indices: Any) -> tuple[dict[str, Any], Any]:
+        """Returns the parts of the inputs of rows by name, and their targets."""
+        parts = {name: part[indices] for name, part in self._parts.items()}
+        targets = parts.pop(TARGETS)
+        return parts, targets
 
-    def rows_into(self, indices: Any, inputs: Any, targets: Any) -> None:
+    def rows_into(self, indices: Any, inputs: dict[str, Any], targets: Any) -> None:
         """Copies inputs and targets of rows into tensors."""
         flat = indices.reshape(-1)
-        torch.index_select(self._inputs, 0, flat, out=inputs.view(len(flat), *self._inputs.shape[1:]))
-        torch.index_select(self._targets, 0, flat, out=targets.view(len(flat)))
+        for name, part in self._parts.items():
+            place = targets if name == TARGETS else inputs[name]
+            torch.index_select(part, 0, flat, out=place.view(len(flat), *part.shape[1:]))
+
+
+def called(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    """Returns the output of a module with these tensors. Several inputs are keyword arguments."""
+    if WHOLE in inputs:
+        return torch.func.functional_call(net, tensors, (inputs[WHOLE],))
+    return torch.func.functional_call(net, tensors, (), inputs)

@@ -210,10 +210,11 @@ class Bridge:
         """Prepares calls for many devices. Returns whether the trainer supports them."""
         from ._cohort import ArrayCohort
 
-        if self._layout is not None:
-            # Inputs of several parts reach a trainer one device at a time.
-            return False
         self._cohort = self._trainer.cohort()
+        if self._layout is not None:
+            # Other cohorts receive one matrix of inputs.
+            self._cohort = self._cohort if self._cohort and self._cohort.accepts(self._layout) else None
+            return self._cohort is not None
         if self._cohort is None and ArrayCohort.serves(self._trainer):
             self._cohort = ArrayCohort(self._trainer, self._scored)
         return self._cohort is not None
