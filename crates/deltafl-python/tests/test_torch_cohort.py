@@ -256,6 +256,22 @@ def test_an_operator_that_vmap_does_not_support_is_named(caplog: pytest.LogCaptu
     assert "one after another" in caplog.text and ".item()" in caplog.text
 
 
+@pytest.mark.parametrize("cohort", ["off", "on"])
+def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> None:
+    data = federation(6, 3)
+    net = nn.Linear(6, 3, bias=False)
+    nn.init.zeros_(net.weight)
+    found = []
+    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear()):
+        run = dfl.train(
+            data, model, [dfl.SCAFFOLD(), dfl.FedDyn(regularisation=0.1), dfl.FedAvg()], rounds=4, cohort=5,
+            split={"train": 1.0}, local=dfl.SGD(lr=0.2, batch=4), progress=False, out=type(model).__name__,
+        )
+        found.append([next(iter(track.arrays().values())) for track in run])
+    assert close(*found)
+    assert not close(found[0][:1], found[0][2:]), "the correction has an effect"
+
+
 class Tagger(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A class per position, from tokens and a mask."""
 

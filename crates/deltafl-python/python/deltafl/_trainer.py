@@ -45,6 +45,8 @@ class Local:
     #: The state of the device between rounds: numbers and float32 vectors by name. A simulation
     #: stores it in the checkpoint, and a deployed device on its disk. The server never sees it.
     state: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: A vector that every step adds to its gradient, as SCAFFOLD requires. None for most algorithms.
+    drift: Array | None = None
 
     def batches(self) -> Iterator[Array]:
         """Yields the indices of the examples of every step, in the order of the built-in SGD."""
@@ -89,6 +91,10 @@ class Trainer(abc.ABC):
     task: str = "classes"
     #: λ of the penalty (λ/2)‖w‖². :meth:`update` receives it as ``local.l2``.
     l2: float = 0.0
+
+    #: Whether :meth:`update` adds ``local.drift`` to every gradient. Algorithms that correct gradients,
+    #: such as SCAFFOLD and FedDyn, require it.
+    corrects: bool = False
 
     #: The number of parameters, the length of w. A class may define it as a property.
     num_params: int
@@ -203,7 +209,7 @@ class Bridge:
         if getattr(trainer, "num_params", None) is None:
             raise InvalidInput(f"{type(trainer).__name__} must define num_params, the number of parameters")
         self.num_params = int(trainer.num_params)
-        self.task = str(trainer.task)
+        self.task, self.corrects = str(trainer.task), bool(trainer.corrects)
         self._cohort: Cohort | None = None
 
     def trains_cohorts(self) -> bool:
@@ -281,12 +287,13 @@ class Bridge:
         local: tuple[Array, int, int, float, float, float, int],
         state: dict[str, Any],
         algorithm: int | None,
+        drift: Array | None = None,
     ) -> Array:
         """Returns w_k, the parameters after the local update, and changes ``state`` in place."""
         from ._algorithm import stored
 
         order, period, batch, learning_rate, l2, proximal, seed = local
-        plan = Local(learning_rate, batch, l2, proximal, seed, order, period, state)
+        plan = Local(learning_rate, batch, l2, proximal, seed, order, period, state, drift)
         given, wanted = self._unpacked(inputs, targets)
         bridge = None if algorithm is None else self._algorithms[algorithm]
         if bridge is None:

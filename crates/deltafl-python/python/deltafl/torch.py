@@ -77,6 +77,7 @@ class Module(Trainer):
     target per position, the output has a distribution over the classes on its last axis.
     """
 
+    corrects = True
     #: The precision that a module has set for the process.
     _uses_tf32: bool | None = None
 
@@ -316,6 +317,7 @@ class Module(Trainer):
         all_inputs, all_targets = self._batch(inputs), self._targets(targets)
         weights = [self._tensors[name] for name in self._trained]
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
+        drift = self._drift(weights, local)
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
         for step, batch in enumerate(local.batches()):
             indices = sent(batch, self._device)
@@ -326,21 +328,33 @@ class Module(Trainer):
                 part = self._transform(part, torch.Generator().manual_seed(local.seed + step))
             loss = self._loss(self._output(part), all_targets[indices])
             gradient = list(torch.autograd.grad(loss, weights))
-            self._step(weights, gradient, centre, local, optimizer)
+            self._step(weights, gradient, (centre, drift), local, optimizer)
         return self._store()
+
+    def _drift(self, weights: list[Any], local: Local) -> list[Any] | None:
+        """Returns the vector that every step adds to the gradient, as tensors."""
+        if local.drift is None:
+            return None
+        sizes = [weight.numel() for weight in weights]
+        # Averaged buffers, which have no gradient, follow the parameters.
+        parts: Any = torch.split(sent(local.drift, self._device)[: sum(sizes)], sizes)
+        return [part.view_as(weight) for part, weight in zip(parts, weights)]
 
     @torch.no_grad()
     def _step(
         self,
         weights: list[Any],
         gradient: list[Any],
-        centre: list[Any] | None,
+        corrections: tuple[list[Any] | None, list[Any] | None],
         local: Local,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
         each: Any = torch
         if local.l2:
             each._foreach_add_(gradient, weights, alpha=local.l2)
+        centre, drift = corrections
+        if drift is not None:
+            each._foreach_add_(gradient, drift)
         if centre is not None:
             distance = each._foreach_sub(weights, centre)
             each._foreach_add_(gradient, distance, alpha=local.proximal)
