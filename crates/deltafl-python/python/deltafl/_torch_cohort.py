@@ -379,7 +379,7 @@ class _Step:
         momentum, dampening, nesterov, _ = spec.momentum
         with torch.no_grad():
             # The first step of SGD starts its momentum with the gradient.
-            share = torch.where(self._number == 0, 1.0, 1.0 - dampening)
+            share = 1.0 - dampening * (self._number > 0)
             for name, weight in trained.items():
                 ones = (-1, *([1] * (weight.dim() - 1)))
                 slope = gradients[name]
