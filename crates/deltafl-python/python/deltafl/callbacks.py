@@ -83,6 +83,9 @@ class ModelRound:
     bytes_up: int
     #: The number of bytes to the devices.
     bytes_down: int
+    #: The privacy spent up to this round, if the sums are noisy: "epsilon_server",
+    #: "epsilon_readers", "delta", the bound "clip" and the share "unclipped" of updates below it.
+    privacy: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
