@@ -145,39 +145,47 @@ def _outputs(size: Pair, geometry: Geometry) -> Pair:
     return length(0), length(1)
 
 
-class _Columns(torch.autograd.Function):
-    """The patches of images as columns: N × C × H × W becomes (C·kernel) × (N·outputs).
+class _Product(torch.autograd.Function):
+    """A convolution as the product of its weights with the patches of the images.
 
-    A convolution is the product of its weights with the columns. For a cohort that is one batched
-    product, which is faster than the grouped convolution to which vmap translates a layer.
+    The patches of N images are the columns of a matrix: (C·kernel) × (N·outputs). For a cohort it is
+    one batched product, with the same bits in every run. vmap would use a grouped convolution.
     """
 
     @staticmethod
-    def forward(images: Any, geometry: Geometry) -> Any:
-        return _columns(images[None], geometry)[0]
+    def forward(images: Any, weight: Any, geometry: Geometry) -> tuple[Any, Any]:
+        output, columns = _product(images[None], weight[None], geometry)
+        return output[0], columns[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        images, ctx.geometry = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+        images, weight, ctx.geometry = inputs
+        ctx.mark_non_differentiable(output[1])
         ctx.shape = tuple(images.shape)
+        ctx.save_for_backward(weight, output[1])
 
     @staticmethod
     def backward(ctx: Any, *slopes: Any) -> Any:
-        apply: Any = _Images.apply
-        return apply(slopes[0], ctx.shape, ctx.geometry), None
+        weight, columns = ctx.saved_tensors
+        of_images: Any = None
+        if ctx.needs_input_grad[0]:
+            apply: Any = _ImageSlope.apply
+            of_images = apply(slopes[0], weight, ctx.shape, ctx.geometry)
+        return of_images, (slopes[0].flatten(1) @ columns.mT).view_as(weight), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
-        images, geometry = args
-        return _columns(images.movedim(in_dims[0], 0), geometry), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, tuple[int, int]]:
+        images, weight, geometry = args
+        given = _batched(images, in_dims[0], info.batch_size), _batched(weight, in_dims[1], info.batch_size)
+        return _product(*given, geometry), (0, 0)
 
 
-class _Images(torch.autograd.Function):
-    """The transpose of :class:`_Columns`: adds the columns to the images from which they are."""
+class _ImageSlope(torch.autograd.Function):
+    """The gradient of a convolution by its images."""
 
     @staticmethod
-    def forward(columns: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
-        return _images(columns[None], shape, geometry)[0]
+    def forward(slope: Any, weight: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
+        return _image_slope(slope[None], weight[None], shape, geometry)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -189,8 +197,33 @@ class _Images(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
-        columns, shape, geometry = args
-        return _images(columns.movedim(in_dims[0], 0), shape, geometry), 0
+        slope, weight, shape, geometry = args
+        given = _batched(slope, in_dims[0], info.batch_size), _batched(weight, in_dims[1], info.batch_size)
+        return _image_slope(*given, shape, geometry), 0
+
+
+def _batched(value: Any, axis: int | None, devices: int) -> Any:
+    """Returns a tensor with the devices as its first axis."""
+    return value.expand(devices, *value.shape) if axis is None else value.movedim(axis, 0)
+
+
+def _product(images: Any, weight: Any, geometry: Geometry) -> tuple[Any, Any]:
+    """Returns outputs × N × height × width of each device, and the columns of its images."""
+    columns = _columns(images, geometry)
+    size = _outputs((images.shape[3], images.shape[4]), geometry)
+    return (weight.flatten(2) @ columns).unflatten(2, (images.shape[1], *size)), columns
+
+
+def _image_slope(slope: Any, weight: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
+    """Returns the gradient by images of this shape, from that by outputs × N × height × width."""
+    kernel, step, padding, dilation = geometry
+    reach = [dilation[axis] * (kernel[axis] - 1) - padding[axis] for axis in (0, 1)]
+    if step != (1, 1) or min(reach) < 0:
+        return _images(weight.flatten(2).mT @ slope.flatten(2), shape, geometry)
+    # With a step of 1 it is a convolution of the slope with the turned kernel.
+    turned = weight.flip(3, 4).transpose(1, 2).flatten(2)
+    columns = _columns(slope.transpose(1, 2), (kernel, (1, 1), (reach[0], reach[1]), dilation))
+    return (turned @ columns).unflatten(2, (shape[0], *shape[2:])).transpose(1, 2)
 
 
 def _columns(images: Any, geometry: Geometry) -> Any:
@@ -258,13 +291,12 @@ class _Convolution(torch.nn.Module):
         """Returns the output of the layer."""
         batched = inputs if inputs.dim() == self._dimensions + 2 else inputs[None]
         images = batched if self._dimensions == 2 else batched.unsqueeze(2)
-        apply: Any = _Columns.apply
-        output = self.weight.flatten(1) @ apply(images, self._geometry)
+        apply: Any = _Product.apply
+        weight = self.weight if self._dimensions == 2 else self.weight.unsqueeze(2)
+        output = apply(images, weight, self._geometry)[0]
         if self.bias is not None:
-            output = output + self.bias[:, None]
-        size = _outputs((images.shape[2], images.shape[3]), self._geometry)
-        output = output.unflatten(1, (len(images), *(size if self._dimensions == 2 else size[1:])))
-        output = output.transpose(0, 1)
+            output = output + self.bias[:, None, None, None]
+        output = (output if self._dimensions == 2 else output.squeeze(2)).transpose(0, 1)
         return output if batched is inputs else output[0]
 
 
