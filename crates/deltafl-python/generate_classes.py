@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from ._kinds import is_tuple
+
 __all__ = {names}
 
 
@@ -37,8 +39,8 @@ class Algorithm:
     def section(self) -> dict[str, Any]:
         """Returns the ``[[algorithm]]`` section of an experiment file as a dict."""
         given = {{field.name: getattr(self, field.name) for field in fields(self)}}
-        listed = {{
-            name: list(value) if isinstance(value, tuple) else value for name, value in given.items()
+        listed: dict[str, Any] = {{
+            name: list(value) if is_tuple(value) else value for name, value in given.items()
         }}
         return {{"kind": self.kind, **{{name: v for name, v in listed.items() if v is not None}}}}
 '''

@@ -21,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::federation::gathered;
+use crate::lent;
 use crate::trainer::{PyTrainer, order};
 
 /// The numbers of a score: the loss, and the sums of the metrics.
@@ -333,7 +334,8 @@ impl Wave {
     }
 }
 
-/// Returns params as a list of float32 vectors.
+/// Returns params as a list of float32 vectors, which cannot be written.
 fn vectors<'py>(py: Python<'py>, params: &[&Params]) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, params.iter().map(|params| PyArray1::from_slice(py, params.as_slice())))
+    let lent = params.iter().map(|params| lent::vector(py, params)).collect::<PyResult<Vec<_>>>()?;
+    PyList::new(py, lent)
 }

@@ -1,8 +1,10 @@
-//! Memory of a numpy array, borrowed as a column without a copy.
-#![allow(unsafe_code, reason = "the numbers are read from memory owned by Python")]
+//! Memory of a numpy array, borrowed as a column without a copy, and params as an array.
+#![allow(unsafe_code, reason = "the numbers are read from memory owned by Python or by Rust")]
 
 use deltafl::data::{Column, Number};
-use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use deltafl::params::Params;
+use numpy::ndarray::ArrayView1;
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 /// The numbers of an array, which is kept alive.
@@ -34,4 +36,17 @@ pub(crate) fn column<T: Number + Element>(array: &Bound<'_, PyArray2<T>>) -> Opt
     }
     let lent = Lent { _array: array.clone().unbind(), first: array.data().cast_const(), len: array.len() };
     Some(Column::lent(lent))
+}
+
+/// Params that an array refers to.
+#[pyclass(frozen, module = "deltafl._deltafl")]
+struct LentParams(Params);
+
+/// Returns params as a float32 vector without a copy, which cannot be written.
+pub(crate) fn vector<'py>(py: Python<'py>, params: &Params) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let owner = Bound::new(py, LentParams(params.clone()))?;
+    let entries = ArrayView1::from(owner.get().0.as_slice());
+    // SAFETY: the entries belong to `owner`, which the array keeps alive and which never changes.
+    let array = unsafe { PyArray1::borrow_from_array(&entries, owner.clone().into_any()) };
+    Ok((*array.readwrite().make_nonwriteable()).clone())
 }

@@ -12,7 +12,7 @@ use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
-use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
+use deltafl::trainer::{LocalPlan, LocalResult, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -28,6 +28,8 @@ pub(crate) struct PyTrainer {
     bridge: Py<PyAny>,
     num_params: usize,
     task: Task,
+    /// Whether the trainer adds the drift of a correction to every gradient.
+    corrects: bool,
     /// Trainer copies that no worker uses at the moment. A module is copied once per thread, not
     /// once per round.
     spare: Mutex<Vec<Py<PyAny>>>,
@@ -50,6 +52,7 @@ impl PyTrainer {
         let object = bridge.bind(py);
         let num_params = object.getattr("num_params")?.extract()?;
         let task: String = object.getattr("task")?.extract()?;
+        let corrects = object.getattr("corrects")?.extract()?;
         let task = match task.as_str() {
             "classes" => Task::Classes,
             "binary" => Task::Binary,
@@ -61,7 +64,8 @@ impl PyTrainer {
             }
         };
         let stop = stop.clone();
-        Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default(), stop })
+        let (spare, failed) = Default::default();
+        Ok(Self { bridge, num_params, task, corrects, spare, failed, stop })
     }
 
     /// Returns the adapter of the user's trainer.
@@ -152,6 +156,10 @@ impl LocalTrainer for PyTrainer {
         self.task
     }
 
+    fn corrects_gradients(&self) -> bool {
+        self.corrects
+    }
+
     fn worker(&self) -> Box<dyn Worker + '_> {
         let spare = self.spare().pop();
         let object = spare.unwrap_or_else(|| {
@@ -227,14 +235,16 @@ impl Worker for PyWorker<'_> {
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;
         let &LocalTask { params, examples, plan, .. } = task;
-        let algorithm = match plan.correction {
-            Some(correction) => Some(section_of(correction).ok_or_else(|| {
-                TrainerError::from(
-                    "the algorithm corrects the gradients of devices, which this trainer does not",
-                )
-            })?),
-            None => None,
-        };
+        let algorithm = plan.correction.and_then(section_of);
+        let correction = plan.correction.filter(|_| algorithm.is_none());
+        if correction.is_some() && !self.trainer.corrects {
+            plan.without_correction()?;
+        }
+        let drift = correction.map(|correction| {
+            let mut drift = vec![0.0; params.len()];
+            (correction.drift)(task.sent, own, &mut drift);
+            drift
+        });
         let order = order(plan, examples.len(), stream);
         let seed = stream.next_u64();
         Python::attach(|py| {
@@ -255,7 +265,8 @@ impl Worker for PyWorker<'_> {
                 .and_then(|(inputs, targets)| {
                     let params = PyArray1::from_slice(py, params);
                     let state = entries_of(py, own)?;
-                    let given = (params, inputs, targets, local, &state, algorithm);
+                    let drift = drift.map(|drift| PyArray1::from_vec(py, drift));
+                    let given = (params, inputs, targets, local, &state, algorithm, drift);
                     let updated = self.call("update", py, given)?;
                     // The trainer changes the state in place.
                     store(&state, own)?;
@@ -266,6 +277,14 @@ impl Worker for PyWorker<'_> {
             Ok(())
         })
         .map_err(|e: TrainerError| e)?;
+        if let Some(correction) = correction {
+            self.local.resize(params.len() * (1 + plan.sent()), 0.0);
+            let (local, changes) = self.local.split_at_mut(params.len());
+            let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
+            let LocalPlan { proximal, .. } = *plan;
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate, proximal };
+            (correction.finish)(&trained, own, changes);
+        }
         Ok(&self.local)
     }
 }

@@ -113,6 +113,8 @@ class _Writer:
     def add_scalar(self, name: str, value: float, step: int) -> None:
         self.rows.append((name, value, step))
 
+    def define_metric(self, name: str, step_metric: str | None = None) -> None: ...
+
     def log(self, values: dict[str, float]) -> None:
         self.rows += [(name, value, values["round"]) for name, value in values.items()]
 

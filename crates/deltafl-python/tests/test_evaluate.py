@@ -135,3 +135,23 @@ def test_a_run_is_indexed_by_position_and_names_the_known_models(federation: dfl
     for key in (7, None, 0.5):
         with pytest.raises(KeyError, match="the models of the run are 'FedAvg'"):
             run[key]  # type: ignore[index]
+
+
+def test_saved_metrics_are_in_the_tables_and_on_the_page_of_the_report(federation: dfl.Federation) -> None:
+    def positives(targets: Any, outputs: Any) -> float:
+        return float(outputs[:, 1].mean()) if targets.any() else float("nan")
+
+    run = dfl.train(federation, dfl.models.Linear(), [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)], **SHORT)
+    assert "positives" not in run.report(figures=False).path.read_text()
+    found = run.evaluate(metrics=["auc", positives], save=True)
+    # The report of another process reads the run folder.
+    page = dfl.Run(run.path).report(figures=False).path
+    mean = found.table().to_dict()["mean"][1]
+    assert "positives" in page.read_text() and f"<td>{mean:.4f}</td>" in page.read_text()
+    assert "**positives " in (page.parent / "tables.md").read_text()
+    rows = [row.split(",") for row in (page.parent / "tables.csv").read_text().splitlines()]
+    own = [row for row in rows if row[7:9] == ["positives", "mean"]]
+    assert [float(row[9]) for row in own] == [found.table().to_dict()["mean"][place] for place in (1, 3)]
+    (run.path / "metrics.json").write_text("{")
+    with pytest.raises(dfl.Error, match=r"metrics\.json"):
+        run.report(figures=False)

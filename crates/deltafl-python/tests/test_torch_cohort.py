@@ -254,3 +254,79 @@ def test_an_operator_that_vmap_does_not_support_is_named(caplog: pytest.LogCaptu
         ]
     assert all(np.array_equal(a, b) for a, b in zip(*found))
     assert "one after another" in caplog.text and ".item()" in caplog.text
+
+
+@pytest.mark.parametrize("cohort", ["off", "on"])
+def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> None:
+    data = federation(6, 3)
+    net = nn.Linear(6, 3, bias=False)
+    nn.init.zeros_(net.weight)
+    found = []
+    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear()):
+        run = dfl.train(
+            data, model, [dfl.SCAFFOLD(), dfl.FedDyn(regularisation=0.1), dfl.FedAvg()], rounds=4, cohort=5,
+            split={"train": 1.0}, local=dfl.SGD(lr=0.2, batch=4), progress=False, out=type(model).__name__,
+        )
+        found.append([next(iter(track.arrays().values())) for track in run])
+    assert close(*found)
+    assert not close(found[0][:1], found[0][2:]), "the correction has an effect"
+
+
+class Tagger(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A class per position, from tokens and a mask."""
+
+    def __init__(self, pooled: bool) -> None:
+        super().__init__()
+        self.embedding, self.out, self.pooled = nn.Embedding(11, 6), nn.Linear(6, 3), pooled
+
+    def forward(self, tokens: Any, mask: Any) -> Any:
+        shares = mask.float().unsqueeze(2)
+        states = self.embedding(tokens) * shares
+        mean = states.sum(1, keepdim=True) / shares.sum(1, keepdim=True)
+        return self.out(mean[:, 0] if self.pooled else states + mean)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_dicts_of_inputs_and_targets_per_position_agree(pooled: bool, caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(4)
+
+    def device(size: int) -> tuple[Any, Any]:
+        sentences = [rng.integers(1, 11, size=rng.integers(2, 6)) for _ in range(size)]
+        labels: Any = [sentence % 3 for sentence in sentences]
+        return {"tokens": sentences}, np.array([label[0] for label in labels]) if pooled else labels
+
+    data = dfl.Federation({f"d{k}": device(size) for k, size in enumerate(SIZES)})
+    torch.manual_seed(1)
+    net, runs = Tagger(pooled), {}
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        for cohort in ("off", "on"):
+            runs[cohort] = dfl.train(
+                data, dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)],
+                rounds=2, cohort=7, split={"train": 1.0}, local=dfl.SGD(lr=0.5, batch=4), progress=False,
+                out=cohort,
+            )
+    assert "in one call" in caplog.text, caplog.text
+    assert close([track.params() for track in runs["on"]], [track.params() for track in runs["off"]])
+    on, off = (run.devices().to_dict() for run in (runs["on"], runs["off"]))
+    assert np.allclose(on["loss"], off["loss"], rtol=1e-5) and np.allclose(on["error"], off["error"])
+
+
+def test_a_module_that_reads_a_layer_trains_in_one_call(caplog: pytest.LogCaptureFixture) -> None:
+    class Peek(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = nn.Conv1d(1, 3, 3, padding=1), nn.Linear(18, 3)
+
+        def forward(self, rows: Any) -> Any:
+            # The replacement of the layer has no such attribute.
+            width = self.layer.out_channels
+            return self.out(torch.relu(self.layer(rows.unsqueeze(1))).reshape(len(rows), 6 * width))
+
+    torch.manual_seed(1)
+    net = Peek()
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = [
+            trained(federation(6, 3), dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()])
+            for cohort in ("on", "off")
+        ]
+    assert close(*found) and "in one call" in caplog.text

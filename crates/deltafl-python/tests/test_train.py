@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHORT
+from conftest import SHORT, blobs
+from test_trainer import Softmax
 
 import deltafl as dfl
 from deltafl import _deltafl
@@ -172,3 +173,25 @@ def test_messages_name_keywords_and_not_options_of_the_command(federation: dfl.F
     with pytest.raises(dfl.InvalidInput) as raised:
         dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), out="here", **SHORT)
     assert "resume=True" in str(raised.value) and 'out="DIR"' in str(raised.value) and "--" not in str(raised.value)
+
+
+@pytest.mark.parametrize("model", [dfl.models.Linear(), Softmax(5, 2)])
+def test_a_private_run_states_its_budget_in_every_round(model: Any) -> None:
+    class Spent(dfl.callbacks.Callback):
+        def __init__(self) -> None:
+            self.epsilons: list[float] = []
+
+        def on_round(self, event: dfl.callbacks.RoundEnd) -> bool:
+            self.epsilons += [record.privacy["epsilon_server"] for record in event.records if record.privacy]
+            return False
+
+    spent = Spent()
+    budget = {"epsilon": 30, "delta": 1e-3, "clip": 0.5}
+    options = {**SHORT, "rounds": 4, "cohort": 20, "evaluate_every": 4}
+    private = dfl.DeltaFL(theta=0.5, quantile="tree")
+    run = dfl.train(blobs(60, 20), model, private, privacy=budget, callbacks=[spent], **options)
+    assert len(spent.epsilons) == 4 and spent.epsilons == sorted(spent.epsilons)
+    assert 0 < spent.epsilons[0] and spent.epsilons[-1] <= 30
+    assert run.experiment["privacy"]["clip"] == 0.5
+    with pytest.raises(dfl.InvalidInput, match="clip"):
+        dfl.train(blobs(60, 20), model, private, privacy={"epsilon": 30}, name="unbounded", **options)

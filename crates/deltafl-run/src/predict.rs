@@ -183,14 +183,14 @@ fn outputs(
         return Err(PredictError::OtherParams);
     }
     let classes = federation.classes();
-    let mut predictor = Predictor::new(&*built, classes, &model.params);
+    let predictor = Predictor::new(&*built, classes, &model.params);
     let mut predictions = Predictions {
         classes: (0..classes as u32).map(|class| federation.class_name(class)).collect(),
         devices: Vec::new(),
         outputs: Vec::new(),
     };
     for k in federation.devices() {
-        predictor.predict(federation, k, &mut predictions.outputs);
+        predictions.outputs.extend(predictor.predict(federation, k).into_iter().map(|output| output as f32));
         if with_devices {
             let examples = federation.example_count(k) as usize;
             predictions.devices.extend(std::iter::repeat_n(federation.id(k).to_owned(), examples));

@@ -13,6 +13,7 @@ mod headline;
 mod measure;
 mod page;
 mod results;
+mod saved_metrics;
 mod spread;
 mod tables;
 pub mod tracks;
@@ -121,7 +122,7 @@ pub fn write_report(runs: &[&Path], out: &Path, figures: ReportFigures) -> Resul
         folders.iter().copied().zip(runs.iter().map(|run| &run.experiment)).collect();
     let names = run_names::distinct(&named);
     runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
-    let tables = tables::tables(&runs);
+    let tables: Vec<_> = tables::tables(&runs).into_iter().chain(saved_metrics::tables(&runs)).collect();
     let write = |name: &str, contents: &[u8]| -> Result<PathBuf, FileError> {
         let path = out.join(name);
         write_file(&path, contents)?;

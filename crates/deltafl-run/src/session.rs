@@ -332,7 +332,7 @@ pub fn run_trainer(
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended, RunError> {
-    check_trainer(&experiment)?;
+    check_trainer(&experiment, trainer)?;
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
     let threads = Backend::cpu(federation, trainer, options.machine.threads)?.into_compute();
@@ -386,10 +386,10 @@ pub(crate) fn check_external(experiment: &Experiment, options: &RunOptions<'_>) 
 }
 
 /// Rejects algorithms that need more of the local steps than a trainer of the caller provides.
-fn check_trainer(experiment: &Experiment) -> Result<(), RunError> {
+fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<(), RunError> {
     for track in experiment.tracks() {
         let reason = match () {
-            () if track.correction.is_some() => "it corrects the gradient of each local step",
+            () if track.correction.is_some() && !trainer.corrects_gradients() => "it corrects the gradient of each local step",
             () if track.personal.is_some() => "it trains a personal model on each device",
             () => continue,
         };

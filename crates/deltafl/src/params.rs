@@ -17,6 +17,7 @@
 //! updates are clipped, w_k − w is first multiplied by min(1, C/‖w_k − w‖), but the weight is not.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 
 use crate::kernel::{Granted, fixed_point};
@@ -31,10 +32,17 @@ pub struct ParamsId {
     pub len: u64,
 }
 
+/// The length from which several threads compute the entries of a vector. A shorter one takes about
+/// a millisecond.
+const LONG: usize = 1 << 20;
+/// The maximum number of threads for a vector. More would wait for the memory.
+const THREADS: usize = 8;
+
 /// The parameter vector w, shared and immutable.
 #[derive(Clone)]
 pub struct Params {
-    entries: Arc<[f32]>,
+    /// A `Vec`, so that the vector of a server step is not copied.
+    entries: Arc<Vec<f32>>,
     /// BLAKE3, computed on first use.
     hash: Arc<OnceLock<blake3::Hash>>,
 }
@@ -74,7 +82,7 @@ impl Params {
     pub fn is_same(&self, other: &Self) -> bool {
         let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         Arc::ptr_eq(&self.entries, &other.entries)
-            || (self.len() == other.len() && self.entries.iter().zip(&*other.entries).all(bits))
+            || (self.len() == other.len() && self.entries.iter().zip(other.as_slice()).all(bits))
     }
 
     /// Returns the id by which a question identifies these params.
@@ -100,7 +108,7 @@ impl Params {
 
 impl From<Vec<f32>> for Params {
     fn from(entries: Vec<f32>) -> Self {
-        Self { entries: entries.into(), hash: Arc::default() }
+        Self { entries: Arc::new(entries), hash: Arc::default() }
     }
 }
 
@@ -189,9 +197,11 @@ impl UpdateCode {
     /// of each device in it.
     pub fn add_encoded(encoded: &[i64], weights: impl IntoIterator<Item = f64>, sum: &mut [u64]) {
         let (update, footer) = sum.split_at_mut(sum.len() - FOOTER);
-        for (sum, encoded) in update.iter_mut().zip(encoded) {
-            *sum = sum.wrapping_add(*encoded as u64);
-        }
+        in_parts(update, |start, update| {
+            for (sum, encoded) in update.iter_mut().zip(encoded.get(start..).unwrap_or_default()) {
+                *sum = sum.wrapping_add(*encoded as u64);
+            }
+        });
         for weight in weights {
             Self::count(weight, footer);
         }
@@ -328,10 +338,15 @@ impl UpdateSum {
 
     /// Returns the weighted mean of the updates, or `None` if the sum contains no device.
     pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
+        let (entries, scale) = self.encoded_mean()?;
+        Some(entries.iter().map(move |&sum| sum as i64 as f64 * scale))
+    }
+
+    /// Returns the encoded sum of the updates, and the factor of an entry of their weighted mean.
+    fn encoded_mean(&self) -> Option<(&[u64], f64)> {
         let weight = self.tail_weight();
-        let scale = 2f64.powi(-UPDATE_BITS) / weight;
         let entries = &self.values[..self.values.len() - FOOTER - self.reports];
-        (weight > 0.0).then(|| entries.iter().map(move |&sum| sum as i64 as f64 * scale))
+        (weight > 0.0).then(|| (entries, 2f64.powi(-UPDATE_BITS) / weight))
     }
 
     /// |S_t'|, the number of devices in the tail.
@@ -347,13 +362,36 @@ impl UpdateSum {
     /// Computes w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9). Returns `None` if the
     /// tail is empty.
     pub fn applied_to(&self, params: &Params) -> Option<Params> {
-        let moved = params.as_slice().iter().zip(self.mean()?);
-        Some(moved.map(|(&w, mean)| (f64::from(w) + mean) as f32).collect::<Vec<f32>>().into())
+        let (entries, scale) = self.encoded_mean()?;
+        let mut moved = vec![0.0; params.len()];
+        in_parts(&mut moved, |start, moved| {
+            let from = params.as_slice()[start..].iter().zip(&entries[start..]);
+            for (new, (&w, &sum)) in moved.iter_mut().zip(from) {
+                *new = (f64::from(w) + sum as i64 as f64 * scale) as f32;
+            }
+        });
+        Some(moved.into())
     }
 
     fn footer(&self, i: usize) -> u64 {
         self.values[self.values.len() - FOOTER + i]
     }
+}
+
+/// Computes the entries of a vector in place. Several threads compute parts of a long vector. The
+/// function receives the index of the first entry of a part.
+fn in_parts<T: Send>(entries: &mut [T], compute: impl Fn(usize, &mut [T]) + Sync) {
+    if entries.len() < LONG {
+        return compute(0, entries);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
+    let part = entries.len().div_ceil(threads);
+    let compute = &compute;
+    std::thread::scope(|scope| {
+        for (i, entries) in entries.chunks_mut(part).enumerate() {
+            scope.spawn(move || compute(i * part, entries));
+        }
+    });
 }
 
 /// Adds `other` into `sum`, entry by entry, modulo 2^64.
@@ -416,6 +454,24 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY] {
             assert_eq!((sum(&[(&[bad, 1.0], 1.0)]).tail(), sum(&[(&[bad, 1.0], 1.0)]).refused()), (0, 1));
         }
+    }
+
+    #[test]
+    fn a_long_sum_has_the_bits_of_its_parts() {
+        let value = |i: usize| ((i as f32) * 0.37).sin();
+        let params: Vec<f32> = (0..LONG + 5).map(value).collect();
+        let codes: Vec<i64> = (0..params.len()).map(|i| (i as i64 * 7_919) % 100_003 - 50_000).collect();
+        let stepped = |range: std::ops::Range<usize>| {
+            let mut sum = vec![u64::MAX; UpdateCode::len(range.len())];
+            sum[range.len()..].fill(0);
+            UpdateCode::add_encoded(&codes[range.clone()], [2.0, 1.5], &mut sum);
+            let sum = UpdateSum::new(sum, range.len()).unwrap();
+            sum.applied_to(&Params::from(params[range].to_vec())).unwrap()
+        };
+        let (whole, half) = (stepped(0..params.len()), params.len() / 2);
+        let parts = [stepped(0..half), stepped(half..params.len())].map(|part| part.as_slice().to_vec());
+        assert!(whole.is_same(&Params::from(parts.concat())));
+        assert!(!whole.is_same(&Params::from(params)));
     }
 
     #[test]

@@ -109,6 +109,11 @@ pub trait LocalTrainer: Send + Sync {
         vec![Tensor::new("params", &[self.num_params()])]
     }
 
+    /// Returns whether its workers add the drift of a [`Correction`] to every gradient.
+    fn corrects_gradients(&self) -> bool {
+        false
+    }
+
     /// AlgorithmState in which one thread computes devices.
     fn worker(&self) -> Box<dyn Worker + '_>;
 }
@@ -199,6 +204,10 @@ impl<M: Deref<Target: Model> + Send + Sync> LocalTrainer for Sgd<M> {
 
     fn tensors(&self) -> Vec<Tensor> {
         self.model.tensors()
+    }
+
+    fn corrects_gradients(&self) -> bool {
+        true
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ._algorithms import __all__ as _BUILT_IN
 from ._algorithms import Algorithm, FedAvg
+from ._kinds import is_list, is_mapping
 from .errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class AlgorithmState(MutableMapping[str, Any]):
         return f"AlgorithmState({self._entries!r})"
 
 
-def stored(name: str, value: Any) -> float | NDArray[np.float32]:
+def stored(name: object, value: Any) -> float | NDArray[np.float32]:
     """Returns a value as it is stored: a float or a float32 vector.
 
     Raises:
@@ -229,11 +231,10 @@ class CustomAlgorithm:
 
 
 def _is_option(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
+    if is_list(value):
         return all(_is_option(below) for below in value)
-    if isinstance(value, (float, np.floating)):
-        return bool(np.isfinite(value))
-    return isinstance(value, (bool, int, str, np.integer, np.bool_))
+    plain: Any = value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value
+    return math.isfinite(plain) if isinstance(plain, float) else isinstance(plain, (bool, int, str))
 
 
 class AlgorithmBridge:
@@ -299,7 +300,8 @@ def algorithm_sections(
     listed: list[Any] = [given]
     if isinstance(given, Sequence) and not isinstance(given, str):
         listed = list(given)
-    sections, bridges = [], list[AlgorithmBridge | None]()
+    sections: list[dict[str, Any]] = []
+    bridges: list[AlgorithmBridge | None] = []
     names = _names([entry for entry in listed if isinstance(entry, CustomAlgorithm)])
     for entry in listed:
         if isinstance(entry, Algorithm):
@@ -308,7 +310,7 @@ def algorithm_sections(
         elif isinstance(entry, CustomAlgorithm):
             sections.append(_section(entry, next(names), has_trainer))
             bridges.append(AlgorithmBridge(entry))
-        elif isinstance(entry, Mapping):
+        elif is_mapping(entry):
             sections.append(dict(entry))
             bridges.append(None)
         else:
@@ -329,10 +331,11 @@ def _section(algorithm: CustomAlgorithm, name: str, has_trainer: bool) -> dict[s
         raise InvalidInput(f"{label} has reports, which require the method weight")
     if len(algorithm.reports) > _MAX_REPORTS:
         raise InvalidInput(f"{label} has {len(algorithm.reports)} reports; the maximum is {_MAX_REPORTS}")
-    if not isinstance(algorithm.base, Algorithm):
-        raise InvalidInput(f"{label}.base must be a built-in algorithm, got {_described(algorithm.base)}")
+    base: Any = algorithm.base
+    if not isinstance(base, Algorithm):
+        raise InvalidInput(f"{label}.base must be a built-in algorithm, got {_described(base)}")
     external = {"name": name, "replaces": replaces, "options": algorithm.options()}
-    return {**algorithm.base.section(), "external": external}
+    return {**base.section(), "external": external}
 
 
 def _names(algorithms: list[CustomAlgorithm]) -> Iterator[str]:

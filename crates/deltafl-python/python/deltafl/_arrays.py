@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._kinds import is_array
 from .errors import InvalidInput
 
 __all__ = ["class_labels", "matrix", "one_matrix", "one_vector"]
@@ -16,7 +17,7 @@ Array = NDArray[Any]
 
 def matrix(id: str, inputs: Any) -> Array:
     """Returns the inputs as a matrix of float32 or uint8, without a copy if possible."""
-    array = np.asarray(inputs)
+    array: Any = np.asarray(inputs)
     if array.dtype == object:
         raise InvalidInput(f"device {id!r}: the inputs are not numbers")
     if array.dtype not in (np.dtype(np.float32), np.dtype(np.uint8)):
@@ -25,7 +26,8 @@ def matrix(id: str, inputs: Any) -> Array:
         array = array.astype(np.float32)
     if array.ndim == 1:
         array = array.reshape(-1, 1)
-    return array if array.ndim == 2 else array.reshape(len(array), -1)
+    shaped: Array = array if array.ndim == 2 else array.reshape(len(array), -1)
+    return shaped
 
 
 def one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
@@ -72,7 +74,7 @@ def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
 def _owner(array: Array) -> Any:
     """Returns the object that owns the memory of an array."""
     base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
+    while is_array(base) and base.base is not None:
         base = base.base
     return base
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._trainer import Local, Trainer
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ._layout import Layout
 
 __all__ = ["ArrayCohort", "Cohort", "CohortDevice", "CohortUpdates"]
 
@@ -27,7 +30,7 @@ class CohortUpdates:
 
     #: The number of each device in the federation.
     devices: Array
-    #: The distinct parameters w_t, one vector per track.
+    #: The distinct parameters w_t, one vector per track, which cannot be written.
     params: list[Array]
     #: The index in ``params`` of each device.
     which: Array
@@ -57,6 +60,10 @@ class CohortUpdates:
 
 class Cohort(abc.ABC):
     """The devices of a call: their data, their losses and the encoded sum of their updates."""
+
+    def accepts(self, layout: Layout) -> bool:
+        """Returns whether the cohort unpacks inputs of several parts. The default does not."""
+        return False
 
     @abc.abstractmethod
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
@@ -137,14 +144,15 @@ class ArrayCohort(Cohort):
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Calls ``update_cohort`` and encodes its rows."""
         u = updates
-        devices = []
+        params: list[Any] = [np.array(vector) for vector in u.params]
+        devices: list[CohortDevice] = []
         for row, device in enumerate(u.devices):
             inputs, targets = self._held[int(device)]
             batches: Any = (u.examples[row], u.sizes[row])
             rate, l2, proximal = float(u.learning_rates[row]), float(u.l2[row]), float(u.proximal[row])
             batch = u.examples.shape[2]
             local = _CohortLocal(rate, batch, l2, proximal, int(u.seeds[row]), batches, len(targets))
-            devices.append(CohortDevice(u.params[u.which[row]], inputs, targets, local))
+            devices.append(CohortDevice(params[u.which[row]], inputs, targets, local))
         answer = np.asarray(self._trainer.update_cohort(devices), dtype=np.float32)
         expected = (len(devices), self._trainer.num_params)
         if answer.shape != expected:
@@ -156,13 +164,13 @@ class ArrayCohort(Cohort):
 
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
         """Calls ``loss_cohort`` at each of the params."""
-        blocks = []
+        blocks: list[tuple[Any, Any]] = []
         for device, start, length in zip(devices, starts, lengths):
             inputs, targets = self._held[int(device)]
             blocks.append((inputs[start : start + length], targets[start : start + length]))
         numbers: list[float] = []
         for vector in params:
-            answers = list(self._trainer.loss_cohort(vector, blocks))
+            answers = list(self._trainer.loss_cohort(np.array(vector), blocks))
             if len(answers) != len(blocks):
                 raise InvalidInput(
                     f"loss_cohort must return one answer per block: expected {len(blocks)}, "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._columns import feature_values
+from ._kinds import is_mapping
 from ._table import Table
 from .errors import InvalidInput
 from .metrics import OF_TASK, named
@@ -58,16 +61,35 @@ class Evaluation:
         rows: dict[str, list[Any]] = {}
         for model, metrics in self.models.items():
             for metric, values in metrics.items():
-                known = values[~np.isnan(values)]
-                cells: dict[str, Any] = {"model": model, "metric": metric, "devices": len(known)}
-                cells["mean"] = known.mean() if len(known) else np.nan
-                for percentile in _PERCENTILES:
-                    cells[f"p{percentile}"] = np.percentile(known, percentile) if len(known) else np.nan
-                cells["std"] = known.std() if len(known) else np.nan
-                cells["spread"] = cells["p90"] - cells["p10"]
-                for name, cell in cells.items():
+                cells: dict[str, Any] = {"model": model, "metric": metric}
+                for name, cell in {**cells, **_statistics(values)}.items():
                     rows.setdefault(name, []).append(cell)
         return Table.from_columns(rows)
+
+    def _save(self, folder: Path, *, seed: int, rounds: int) -> None:
+        """Stores the statistics over devices in a run folder, for its report.
+
+        Args:
+            folder: The run folder.
+            seed: The seed of the models.
+            rounds: The rounds after which they were evaluated.
+        """
+        saved: list[dict[str, Any]] = []
+        names: list[str] = []
+        for metric in next(iter(self.models.values())):
+            models: list[dict[str, Any]] = []
+            for model, metrics in self.models.items():
+                cells = _statistics(metrics[metric])
+                devices = int(cells.pop("devices"))
+                values = [None if np.isnan(value) else float(value) for value in cells.values()]
+                models.append({"name": model, "devices": devices, "values": values})
+                names = list(cells)
+            saved.append({"name": metric, "models": models})
+        content = {"seed": seed, "rounds": rounds, "statistics": names, "metrics": saved}
+        # A reader never sees a part of the file.
+        partial = folder / "metrics.json.partial"
+        partial.write_text(json.dumps(content, indent=1))
+        partial.replace(folder / "metrics.json")
 
     def __repr__(self) -> str:
         lines = [f"{len(self.ids)} devices"]
@@ -75,6 +97,18 @@ class Evaluation:
             means = ", ".join(f"{metric} {np.nanmean(values):.4g}" for metric, values in metrics.items())
             lines.append(f"{model}: {means} (means over the devices)")
         return "\n".join(lines)
+
+
+def _statistics(values: NDArray[np.float64]) -> dict[str, float]:
+    """Returns the mean, percentiles and dispersion of a metric over the devices that have it."""
+    known = values[~np.isnan(values)]
+    cells: dict[str, float] = {"devices": len(known)}
+    cells["mean"] = float(known.mean()) if len(known) else np.nan
+    for percentile in _PERCENTILES:
+        cells[f"p{percentile}"] = float(np.percentile(known, percentile)) if len(known) else np.nan
+    cells["std"] = float(known.std()) if len(known) else np.nan
+    cells["spread"] = cells["p90"] - cells["p10"]
+    return cells
 
 
 def evaluated(
@@ -140,7 +174,7 @@ class _Predictor:
             inputs, targets = self._federation._inner.examples(index)
             layout = self._federation._layout
             given = inputs if layout is None else layout.unpacked(inputs, targets)[0]
-            return np.asarray(self._trainer.predict(self._params.copy(), given))
+            return np.asarray(self._trainer.predict(np.array(self._params), given))
         return _built_in(self._track, self._params, self._federation, index)
 
     def has_probabilities(self, index: int) -> bool:
@@ -160,7 +194,7 @@ def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
     """Returns the outputs of a model for some inputs."""
     trainer = track._trainer()
     if trainer is not None:
-        given = inputs if isinstance(inputs, Mapping) else _matrix(inputs)
+        given = inputs if is_mapping(inputs) else _matrix(inputs)
         return np.asarray(trainer.predict(track.params(seed), given))
     from ._federation import Federation
 
@@ -183,7 +217,7 @@ def _class_count(track: Track, seed: int | None) -> int:
 def _built_in(track: Track, params: NDArray[np.float32], federation: Federation, index: int) -> Array:
     """Returns probabilities, or real numbers."""
     found, task = _deltafl.predict(track._run.path, params, federation._inner, index)
-    return found[:, 0] if task == "regression" else np.exp(found)
+    return found[:, 0] if task == "regression" else found
 
 
 def _matrix(inputs: Any) -> Array:

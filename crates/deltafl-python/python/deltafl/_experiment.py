@@ -10,14 +10,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 
 from . import _deltafl
 from ._algorithm import AlgorithmBridge, algorithm_sections
 from ._algorithms import Algorithm
+from ._kinds import is_array, is_list, is_mapping
 from ._trainer import Bridge, Trainer
 from .errors import InvalidInput
 
@@ -100,19 +99,20 @@ def plain(value: Any, key: str = "") -> Any:
     """
     if isinstance(value, Algorithm) or callable(getattr(value, "section", None)):
         return plain(value.section(), key)
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {
             str(name): plain(below, f"{key}.{name}" if key else str(name))
             for name, below in value.items()
             if below is not None
         }
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return plain(value.tolist(), key)
-    if isinstance(value, (list, tuple)):
+    if is_list(value):
         return [plain(below, f"{key}.{index}") for index, below in enumerate(value)]
-    if isinstance(value, PathLike):
+    if hasattr(value, "__fspath__"):
         return str(value)
-    if isinstance(value, np.generic):
+    if hasattr(value, "item"):
+        # A number of numpy.
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{key} must be a finite number, got {value}")
@@ -123,7 +123,7 @@ def assignments(overrides: Mapping[str, Any], above: str = "") -> list[str]:
     """Returns ``KEY=VALUE`` for every override. Nested mappings become dotted keys."""
     assigned: list[str] = []
     for key, value in overrides.items():
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             assigned += assignments(value, f"{above}{key}.")
         elif value is not None:
             assigned.append(f"{above}{key}={json.dumps(plain(value, f'{above}{key}'), ensure_ascii=False)}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from . import _deltafl
 from ._arrays import class_labels, matrix, one_matrix, one_vector
 from ._columns import class_targets, feature_values, missing_values
+from ._kinds import is_tuple
 from ._layout import Layout, Part, is_structured
 from ._sources import columns_of, device_arrays, is_source, rows_of
 from .errors import InvalidInput
@@ -114,7 +115,7 @@ class Federation:
         given: dict[str, Any] = {
             id: device_arrays(id, value) if is_source(value) else value for id, value in zip(ids, devices.values())
         }
-        if any(isinstance(value, tuple) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
+        if any(is_tuple(value) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
             self._layout = Layout.of({id: (value[0], value[1]) for id, value in given.items()})
             given = {id: (*self._layout.packed(id, value[0], value[1]), *value[2:]) for id, value in given.items()}
         parts = [_device(id, value, split) for id, value in given.items()]
@@ -427,9 +428,9 @@ def _check_splits(ids: list[str], split: Splits) -> None:
         raise InvalidInput(f"split= names {len(unknown)} devices that do not exist: {shown}")
 
 
-def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
+def _device(id: str, value: Any, split: Splits) -> tuple[Array, Array, str]:
     """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
-    if not isinstance(value, tuple) or len(value) not in (2, 3):
+    if not is_tuple(value) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
     inputs, targets = matrix(id, value[0]), np.asarray(value[1])
     if targets.ndim == 2 and targets.shape[1] == 1:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._kinds import is_list, is_mapping
 from ._trainer import IGNORED
 from .errors import InvalidInput
 
@@ -87,8 +88,8 @@ class Layout:
         """Returns the rows of a device, and one target per example."""
         named = {**_arrays(inputs), **({_TARGETS: targets} if self.has_positions else {})}
         if self.masked is not None and "mask" not in named:
-            named["mask"] = [np.ones(np.shape(entry)[:1], dtype=bool) for entry in named[self.masked]]
-        columns = [_padded(id, part, named[part.name]) for part in self.parts]
+            named["mask"] = [np.ones(_shape(entry)[:1], dtype=bool) for entry in named[self.masked]]
+        columns: list[Any] = [_padded(id, part, named[part.name]) for part in self.parts]
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
         return rows, np.zeros(len(rows), dtype=np.int64) if self.has_positions else np.asarray(targets)
 
@@ -97,7 +98,7 @@ class Layout:
         start = 0
         named: dict[str, Array] = {}
         for part in self.parts:
-            columns = rows[:, start : start + part.width]
+            columns: Any = rows[:, start : start + part.width]
             named[part.name] = columns.reshape(len(rows), *part.shape).astype(part.dtype)
             start += part.width
         positions = named.pop(_TARGETS, None)
@@ -112,26 +113,30 @@ class Layout:
 
 def is_structured(value: tuple[Any, ...]) -> bool:
     """Returns True if the inputs are a dict or a list of sequences, or the targets per position."""
-    return isinstance(value[0], Mapping) or _is_ragged(value[0]) or _per_position(value[1])
+    return is_mapping(value[0]) or _is_ragged(value[0]) or _per_position(value[1])
 
 
 def _per_position(targets: Any) -> bool:
     if _is_ragged(targets):
         return True
-    shape = np.shape(targets)
+    shape = _shape(targets)
     return len(shape) == 2 and shape[1] > 1
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return np.asarray(value).shape
 
 
 def _is_ragged(value: Any) -> bool:
     """Returns True for a list of arrays with different lengths."""
-    if not isinstance(value, (list, tuple)) or not len(value):
+    if not is_list(value) or not len(value):
         return False
-    lengths = {np.shape(entry)[:1] for entry in value}
+    lengths = {_shape(entry)[:1] for entry in value}
     return len(lengths) > 1
 
 
 def _arrays(inputs: Any) -> Mapping[str, Any]:
-    return inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
+    return inputs if is_mapping(inputs) else {"inputs": inputs}
 
 
 def _names(inputs: Any) -> list[str]:
@@ -165,7 +170,9 @@ def _padded(id: str, part: Part, value: Any) -> NDArray[np.float32]:
     count = len(value)
     filled = np.full((count, *part.shape), IGNORED if part.name == _TARGETS else 0, dtype=np.float64)
     for index, entry in enumerate(value):
-        array = np.asarray(entry).reshape(-1) if part.shape == (1,) else np.asarray(entry)
+        array: Any = np.asarray(entry)
+        if part.shape == (1,):
+            array = array.reshape(-1)
         place: tuple[Any, ...] = (index, *(slice(0, size) for size in array.shape))
         filled[place] = array
     if part.dtype == "int64" and np.abs(filled).max(initial=0) > _LARGEST:

@@ -205,6 +205,7 @@ class Run:
         metrics: Sequence[str | Callable[..., float]] | None = None,
         split: str | None = "test",
         seed: int | None = None,
+        save: bool = False,
     ) -> Evaluation:
         """Evaluates all models on the devices of a federation.
 
@@ -216,6 +217,8 @@ class Run:
             split: The split of the devices: "train", "test", "validation", or None for all. If it
                 has no devices, all devices are evaluated.
             seed: The seed of the models. The default is the first seed of the experiment.
+            save: Whether to store the statistics over devices in the run folder. The tables and the
+                page of :meth:`report` then contain them. They replace those of an earlier call.
 
         Returns:
             The metrics of every device, and their mean, percentiles and dispersion.
@@ -225,7 +228,12 @@ class Run:
         else:
             check_normalised(self)
             given = federation
-        return evaluated(self.tracks, given, metrics=metrics, split=split, seed=seed)
+        tracks = self.tracks
+        found = evaluated(tracks, given, metrics=metrics, split=split, seed=seed)
+        if save:
+            chosen = tracks[0]._seed(seed)
+            found._save(self.path, seed=chosen, rounds=_deltafl.params(self.path, 0, chosen)[1])
+        return found
 
     def _data(self) -> Federation:
         """Returns the data of the run, as its models were trained on it."""

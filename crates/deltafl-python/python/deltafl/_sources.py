@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ._kinds import is_array, is_list, is_mapping
 from .errors import InvalidInput
 
 __all__ = ["columns_of", "device_arrays", "is_source"]
@@ -36,15 +37,17 @@ def device_arrays(id: str, source: Any) -> tuple[Any, Any]:
     else:
         # An iterable data set: the loader yields batches.
         pairs = (pair for batch in source for pair in zip(*batch))
-    inputs, targets = [], []
+    inputs: list[Any] = []
+    targets: list[Any] = []
     for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        if not is_list(pair) or len(pair) != 2:
             raise InvalidInput(f"device {id!r}: an example of the data set must be a pair (input, target)")
         inputs.append(pair[0])
         targets.append(pair[1])
     if not inputs:
         raise InvalidInput(f"device {id!r} has no examples")
-    return gathered(inputs), np.asarray([np.asarray(target) for target in targets])
+    wanted: Any = np.asarray([np.asarray(target) for target in targets])
+    return gathered(inputs), wanted
 
 
 def columns_of(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
@@ -64,7 +67,7 @@ def gathered(values: Sequence[Any]) -> Any:
 
     Examples of different lengths remain a list. Strings become an array of strings.
     """
-    if isinstance(values[0], Mapping):
+    if is_mapping(values[0]):
         return {name: gathered([value[name] for value in values]) for name in values[0]}
     arrays = [np.asarray(value) for value in values]
     same = all(array.shape == arrays[0].shape for array in arrays)
@@ -73,6 +76,6 @@ def gathered(values: Sequence[Any]) -> Any:
 
 def rows_of(value: Any, places: Any) -> Any:
     """Returns some examples of an array, of a list of arrays, or of a dict of either."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {name: rows_of(column, places) for name, column in value.items()}
-    return value[places] if isinstance(value, np.ndarray) else [value[place] for place in places]
+    return value[places] if is_array(value) else [value[place] for place in places]

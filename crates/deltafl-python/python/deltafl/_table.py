@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,14 +49,12 @@ class Table:
 
     def to_polars(self) -> Any:
         """Returns the table as a ``polars.DataFrame``. Requires polars."""
-        import polars  # type: ignore[import-not-found, unused-ignore]
-
+        polars: Any = importlib.import_module("polars")
         return polars.DataFrame(self)
 
     def to_arrow(self) -> Any:
         """Returns the table as a ``pyarrow.Table``. Requires pyarrow."""
-        import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
+        pyarrow: Any = importlib.import_module("pyarrow")
         return pyarrow.table(self)
 
     def to_pandas(self) -> Any:

@@ -12,7 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from ._cohort import Cohort, CohortUpdates
+from ._layout import Layout
+from ._torch_examples import HeldExamples, called, sent
 from ._torch_layers import KeyedDropout, replaced
+from ._trainer import IGNORED
 
 __all__ = ["ModuleCohort", "Spec"]
 
@@ -21,12 +24,12 @@ Tensors = dict[str, Any]
 
 _LOG = logging.getLogger("deltafl.torch")
 
-#: The share of the free memory for the examples, and for the devices of a call.
-_SHARE_OF_EXAMPLES, _SHARE_OF_DEVICES = 0.25, 0.5
-#: Memory for examples on a CPU, in bytes.
-_CPU_EXAMPLES = 1 << 30
+#: The share of the free memory of a GPU for the devices of a call.
+_SHARE_OF_DEVICES = 0.5
 #: The number of entries of a matrix of encoded updates that are computed at once.
 _ENCODED_AT_ONCE = 1 << 26
+#: Sums of whole numbers below this magnitude are exact in double precision.
+_EXACT = 2.0**53
 #: The number of examples of a forward pass.
 _SCORED_AT_ONCE = 8192
 
@@ -63,22 +66,31 @@ class ModuleCohort(Cohort):
         self._spec = spec
         self._device = spec.device
         # Training uses a copy whose layers work under vmap, evaluation the module itself.
-        self._train_net, problem = replaced(spec.net)
+        self._products = spec.compile != "inductor"
+        self._train_net, problem = replaced(spec.net, products=self._products)
         self._train_net.train()
         self._eval_net = spec.net
         self._problem: str | None = problem
         if problem is not None:
             _LOG.warning("devices train one after another: %s", problem)
-        tensors = dict(spec.net.named_parameters())
+        tensors: Tensors = dict(spec.net.named_parameters())
         tensors.update(spec.net.named_buffers())
         self._shapes = {name: tuple(tensors[name].shape) for name in [*spec.trained, *spec.carried]}
         self._num_params = sum(math.prod(shape) for shape in self._shapes.values())
-        self._examples = _Examples(spec.device, spec.shape)
+        self._examples = HeldExamples(spec.device, spec.shape)
         self._largest: int | None = None
         self._steps: dict[tuple[int, int], _Step] = {}
+        #: Host memory for params on their way to the device, and for sums on their way back.
+        self._staged: Any = None
+        self._sums: Any = None
         self._said = False
 
     # The devices of a call.
+
+    def accepts(self, layout: Layout) -> bool:
+        """Unpacks inputs of several parts."""
+        self._examples.layout = layout
+        return True
 
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
         """Returns how many devices fit into the memory."""
@@ -126,6 +138,13 @@ class ModuleCohort(Cohort):
         except Exception as error:
             if self._said:
                 raise
+            if self._products:
+                # The module may use an attribute of a layer that its replacement does not have.
+                self._products = False
+                self._train_net, self._problem = replaced(self._spec.net, products=False)
+                self._train_net.train()
+                self._steps.clear()
+                return self.updates(updates)
             self._problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             _LOG.warning("devices train one after another, because vmap does not support the module: %s", self._problem)
             return None
@@ -134,33 +153,47 @@ class ModuleCohort(Cohort):
         rows, steps, batch = u.examples.shape
         width = _rounded_up(rows)
         step = self._step(width, batch)
-        start = torch.stack([torch.from_numpy(vector) for vector in u.params]).to(self._device)
-        which = self._sent(_padded(u.which, width))
-        step.load(start, which, u)
+        start = self._params_sent(u.params)
         offsets = self._examples.offsets(u.devices)
-        examples = self._sent(_padded(u.examples + offsets[:, None, None], width))
-        sizes = _padded(u.sizes, width)
-        masks = self._sent(_masks(sizes, batch))
-        rates = self._sent((_padded(u.learning_rates, width)[:, None] * (sizes > 0)).astype(np.float32))
-        keys = self._sent(_padded(u.seeds.view(np.int64), width))
-        order = torch.arange(steps, device=self._device)
+        which, keys, examples, sizes = self._sent_together(
+            _padded(u.which, width),
+            _padded(u.seeds.astype(np.int64), width),
+            np.ascontiguousarray(np.swapaxes(_padded(u.examples + offsets[:, None, None], width), 0, 1)),
+            np.ascontiguousarray(np.swapaxes(_padded(u.sizes, width), 0, 1)),
+        )
+        step.load(start, which, keys, u)
         for index in range(steps):
-            inputs, targets = self._examples.rows(examples[:, index])
-            step.run(inputs, targets, masks[:, index], rates[:, index], keys, order[index])
+            step.run(self._examples, examples[index], sizes[index], index)
         if not self._said:
             self._said = True
             _LOG.info("devices train in one call: vmap%s", step.description)
-        return self._encoded(step.flat[:rows], start, which[:rows], u)
+        return self._encoded(step.rows(rows), start, which[:rows], u)
+
+    def _params_sent(self, params: list[Array]) -> Any:
+        """Copies params to the device, through memory from which a GPU reads fast."""
+        count = len(params)
+        if self._staged is None or len(self._staged) < count:
+            self._staged = _host((count, self._num_params), torch.float32, self._device)
+        for row, vector in zip(self._staged.numpy(), params):
+            np.copyto(row, vector)
+        # A call ends with a copy to the host, so that the next call may overwrite the memory.
+        return self._staged[:count].to(self._device, non_blocking=True)
+
+    def _sent_together(self, *arrays: Array) -> list[Any]:
+        """Copies arrays of integers to the device in one transfer."""
+        flat = sent(np.concatenate([np.ravel(array) for array in arrays]), self._device)
+        parts = torch.split(flat, [array.size for array in arrays])
+        return [part.view(array.shape) for part, array in zip(parts, arrays)]
 
     def _sent(self, array: Array) -> Any:
-        return torch.from_numpy(array).to(self._device)
+        return sent(array, self._device)
 
     def _step(self, width: int, batch: int) -> _Step:
         key = (width, batch)
         if key not in self._steps:
             if len(self._steps) >= 16:
                 self._steps.clear()
-            self._steps[key] = _Step(self._spec, self._train_net, self._shapes, width)
+            self._steps[key] = _Step(self._spec, self._train_net, self._shapes, key)
         return self._steps[key]
 
     @torch.no_grad()
@@ -169,37 +202,42 @@ class ModuleCohort(Cohort):
         at_once = max(1, _ENCODED_AT_ONCE // rows)
         parts = [(a, min(a + at_once, columns)) for a in range(0, columns, at_once)]
         scale = self._sent(u.weights * u.scale)
+        old = start.double()
         if u.clip is not None:
-            squares = [self._change(local, start, which, part).square().sum(dim=1) for part in parts]
+            squares = [self._change(local, old, which, part).square().sum(dim=1) for part in parts]
             norm = torch.stack(squares).sum(dim=0).sqrt()
             scale = torch.where(norm > u.clip, scale * (u.clip / norm), scale)
         count = int(u.sums.max(initial=-1)) + 1
         members = None if count == 1 else [self._sent(np.flatnonzero(u.sums == place)) for place in range(count)]
-        vectors = _pinned(count, columns, self._device)
-        refused = torch.zeros(rows, dtype=torch.bool, device=self._device)
+        if self._sums is None or self._sums.shape != (count, columns):
+            self._sums = _host((count, columns), torch.int64, self._device)
+        refused, is_wide = np.zeros(rows, dtype=np.bool_), False
+        norms: Any = torch.linalg
         while True:
             largest = torch.zeros(rows, dtype=torch.float64, device=self._device)
             for a, b in parts:
-                codes = self._change(local, start, which, (a, b)).mul_(scale[:, None]).round_()
-                codes.masked_fill_(refused[:, None], 0.0)
-                largest = torch.maximum(largest, torch.linalg.vector_norm(codes, ord=float("inf"), dim=1))
-                integers = codes.to(torch.int64)
+                codes = self._change(local, old, which, (a, b)).mul_(scale[:, None]).round_()
+                if refused.any():
+                    codes.masked_fill_(self._sent(refused)[:, None], 0.0)
+                largest = torch.maximum(largest, norms.vector_norm(codes, ord=float("inf"), dim=1))
+                numbers = codes.to(torch.int64) if is_wide else codes
                 for place in range(count):
-                    chosen = integers if members is None else integers[members[place]]
-                    vectors[place, a:b].copy_(chosen.sum(dim=0), non_blocking=True)
-            too_large = ~(largest <= u.limit)
-            refusals = too_large.cpu()
-            if not bool(refusals.any()):
-                return list(vectors.numpy()), refused.cpu().tolist()
-            # Rare: the sums are computed again without the devices that are refused.
+                    chosen = numbers if members is None else numbers[members[place]]
+                    self._sums[place, a:b].copy_(chosen.sum(dim=0).to(torch.int64), non_blocking=True)
+            sizes = largest.cpu().numpy()
+            too_large = ~(sizes <= u.limit)
+            if not too_large.any() and (is_wide or sizes.sum() < _EXACT):
+                return list(self._sums.numpy()), refused.tolist()
+            # Rare: the sums are computed again without the refused devices, or as integers if a sum
+            # of floating-point numbers might be inexact.
             refused |= too_large
+            is_wide = is_wide or not sizes[~refused].sum() < _EXACT
 
     @staticmethod
-    def _change(local: Any, start: Any, which: Any, part: tuple[int, int]) -> Any:
+    def _change(local: Any, old: Any, which: Any, part: tuple[int, int]) -> Any:
         """Returns w_k − w of some columns in double precision."""
         a, b = part
-        old = start[:, a:b] if len(start) == 1 else start[:, a:b][which]
-        return local[:, a:b].double().sub_(old)
+        return torch.sub(local[:, a:b], old[:, a:b] if len(old) == 1 else old[:, a:b][which])
 
     # Losses and metrics.
 
@@ -212,21 +250,21 @@ class ModuleCohort(Cohort):
         rows = np.where(inside, rows, rows[:, :1])
         per_pass = max(1, _SCORED_AT_ONCE // longest)
         self._eval_net.eval()
-        found = []
-        for vector in params:
+        found: list[Any] = []
+        for vector in self._params_sent(params):
             tensors = dict(spec.fixed)
-            tensors.update(_views(torch.from_numpy(vector).to(self._device), self._shapes))
+            tensors.update(_views(vector, self._shapes))
             for first in range(0, len(devices), per_pass):
-                part = torch.from_numpy(rows[first : first + per_pass]).to(self._device)
-                mask = torch.from_numpy(inside[first : first + per_pass]).to(self._device)
+                part = self._sent(rows[first : first + per_pass])
+                mask = self._sent(inside[first : first + per_pass])
                 # Padding is not evaluated.
                 inputs, targets = self._examples.rows(part[mask])
-                output = torch.func.functional_call(self._eval_net, tensors, (inputs,))
+                output = called(self._eval_net, tensors, inputs)
                 numbers = self._numbers(output, targets)
                 padded = torch.zeros((*mask.shape, 5), dtype=torch.float64, device=self._device)
                 padded[mask] = numbers
                 found.append(padded.sum(dim=1))
-        return torch.cat(found).cpu().numpy().reshape(-1)
+        return np.ravel(torch.cat(found).cpu().numpy())
 
     def _numbers(self, output: Any, targets: Any) -> Any:
         spec = self._spec
@@ -242,199 +280,172 @@ class ModuleCohort(Cohort):
             predicted, wide = output.reshape(-1).float().double(), targets.double()
             residual = predicted - wide
             return torch.stack([losses, residual**2, residual.abs(), wide, wide**2], dim=1)
-        chosen = (output.reshape(-1) > 0).long() if spec.task == "binary" else output.argmax(dim=1)
-        return torch.stack([losses, (chosen != targets).double(), zero, zero, zero], dim=1)
+        chosen = (output.reshape(-1) > 0).long() if spec.task == "binary" else output.argmax(dim=-1)
+        wrong = (chosen != targets).double()
+        if targets.dim() > 1:
+            # An example counts with the fraction of its wrong positions.
+            counted = targets != IGNORED
+            wrong = (wrong * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+        return torch.stack([losses, wrong, zero, zero, zero], dim=1)
 
 
 class _Step:
     """One step of SGD of a fixed number of devices, as a CUDA graph if possible."""
 
-    def __init__(self, spec: Spec, net: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], width: int) -> None:
-        self._spec, self._net = spec, net
+    def __init__(
+        self, spec: Spec, net: torch.nn.Module, shapes: Mapping[str, tuple[int, ...]], size: tuple[int, int]
+    ) -> None:
+        self._spec, self._net, self._size = spec, net, size
         self._device = spec.device
-        #: w of every device, one row each, and its tensors.
-        self.flat = torch.zeros((width, sum(math.prod(shape) for shape in shapes.values())), device=self._device)
         self._shapes = shapes
-        self._params = _views(self.flat, shapes)
-        self._start: Any = None
-        self._momentum: Any = None
-        self._is_first = torch.ones((), device=self._device)
-        self._decay = torch.zeros(width, device=self._device)
-        self._pull = torch.zeros(width, device=self._device)
-        self._proximal = False
+        #: The tensors of w of every device: one contiguous tensor per name, devices first.
+        self._params = self._tensors()
+        #: w_t, and the momentum, if a step needs them.
+        self._start: Tensors = {}
+        self._momentum: Tensors = self._tensors() if spec.momentum[0] else {}
+        self._rates, self._decay, self._pull = (self._vector() for _ in range(3))
+        self._penalties = (False, False)
         self._graph: Any = None
-        self._inputs: tuple[Any, ...] = ()
-        one = self._gradient
-        self._gradients = torch.func.vmap(one, in_dims=(0, 0, 0, 0, 0, 0, None), randomness="error")
+        #: The examples of the step and their sizes, the keys of the devices, and the number of the step.
+        self._inputs: dict[str, Any] | None = None
+        self._targets: Any = None
+        self._sizes = torch.zeros(size[0], dtype=torch.int64, device=self._device)
+        self._keys = torch.zeros(size[0], dtype=torch.int64, device=self._device)
+        self._number = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._positions = torch.arange(size[1], device=self._device)
+        self._gradients = torch.func.vmap(self._gradient, in_dims=(0, 0, 0, 0, 0, 0, None), randomness="error")
         self._uses_graph = spec.compile != "off" and self._device.type == "cuda"
-        self._body: Callable[..., None] = self._moved
+        self._body: Callable[[], None] = self._moved
         if spec.compile == "inductor":
             self._body = torch.compile(self._moved, dynamic=False)
         self.description = " with a CUDA graph" if self._uses_graph else ""
 
+    def _tensors(self) -> Tensors:
+        width = self._size[0]
+        return {name: torch.zeros((width, *shape), device=self._device) for name, shape in self._shapes.items()}
+
+    def _vector(self) -> Any:
+        return torch.zeros(self._size[0], device=self._device)
+
     @torch.no_grad()
-    def load(self, start: Any, which: Any, u: CohortUpdates) -> None:
-        """Sets the params and the penalties of the devices."""
-        proximal = bool(u.proximal.any())
-        if proximal != self._proximal:
-            self._proximal, self._graph = proximal, None
-        self.flat.copy_(start if len(start) == 1 else start[which])
-        if proximal:
-            if self._start is None:
-                self._start = torch.empty_like(self.flat)
-            self._start.copy_(self.flat)
-        if self._spec.momentum[0]:
-            if self._momentum is None:
-                self._momentum = torch.empty_like(self.flat)
-            self._momentum.zero_()
-        self._is_first.fill_(1.0)
-        width = len(self.flat)
-        decay = u.l2 + self._spec.momentum[3]
-        self._decay.copy_(torch.from_numpy(_padded(decay, width).astype(np.float32)))
-        self._pull.copy_(torch.from_numpy(_padded(u.proximal, width).astype(np.float32)))
+    def load(self, start: Any, which: Any, keys: Any, u: CohortUpdates) -> None:
+        """Sets the params, the keys and the penalties of the devices."""
+        width = self._size[0]
+        penalties = (bool(u.l2.any() or self._spec.momentum[3]), bool(u.proximal.any()))
+        if penalties != self._penalties:
+            # A step without penalties does not compute them.
+            self._penalties, self._graph = penalties, None
+        if penalties[1] and not self._start:
+            self._start = self._tensors()
+        for name, view in _views(start, self._shapes).items():
+            rows = view if len(start) == 1 else view[which]
+            self._params[name].copy_(rows)
+            if penalties[1]:
+                self._start[name].copy_(rows)
+        for kept in self._momentum.values():
+            kept.zero_()
+        self._keys.copy_(keys)
+        numbers = (u.learning_rates, u.l2 + self._spec.momentum[3], u.proximal)
+        rows = sent(np.stack([_padded(values, width) for values in numbers]).astype(np.float32), self._device)
+        for place, values in zip((self._rates, self._decay, self._pull), rows):
+            place.copy_(values)
+
+    def rows(self, count: int) -> Any:
+        """Returns the params of the first devices, one row each."""
+        return torch.cat([value[:count].reshape(count, -1) for value in self._params.values()], dim=1)
 
     def _gradient(self, trained: Tensors, others: Tensors, inputs: Any, targets: Any, mask: Any, key: Any, step: Any) -> Any:
         """Returns the gradient of one device."""
 
         def loss(tensors: Tensors) -> Any:
             with KeyedDropout.keyed(key, step):
-                output = torch.func.functional_call(self._net, {**tensors, **others, **self._spec.fixed}, (inputs,))
+                output = called(self._net, {**tensors, **others, **self._spec.fixed}, inputs)
             wanted = targets.float() if self._spec.task == "binary" else targets
             return (_losses(self._spec, output, wanted) * mask).sum()
 
         return torch.func.grad(loss)(trained)
 
-    def _moved(self, inputs: Any, targets: Any, mask: Any, rates: Any, keys: Any, step: Any) -> None:
+    def _moved(self) -> None:
         """Moves the params of all devices by one step."""
         spec = self._spec
         trained = {name: self._params[name] for name in spec.trained}
         others = {name: self._params[name] for name in spec.carried}
-        gradients = self._gradients(trained, others, inputs, targets, mask, keys, step)
+        sizes = self._sizes[:, None]
+        # The share of an example in the mean of its batch; 0 for padding.
+        mask = ((self._positions < sizes).double() / sizes.clamp(min=1)).float()
+        # A device after its last step does not move.
+        rates = self._rates * (self._sizes > 0)
+        gradients = self._gradients(trained, others, self._inputs, self._targets, mask, self._keys, self._number)
         momentum, dampening, nesterov, _ = spec.momentum
-        # Views of the optional vectors by tensor.
-        start = {} if not self._proximal else _views(self._start, self._shapes)
-        kept = {} if not momentum else _views(self._momentum, self._shapes)
         with torch.no_grad():
+            # The first step of SGD starts its momentum with the gradient.
+            share = 1.0 - dampening * (self._number > 0)
             for name, weight in trained.items():
                 ones = (-1, *([1] * (weight.dim() - 1)))
-                slope = gradients[name] + self._decay.view(ones) * weight
-                if self._proximal:
-                    slope = slope + self._pull.view(ones) * (weight - start[name])
+                slope = gradients[name]
+                if self._penalties[0]:
+                    slope = torch.addcmul(slope, weight, self._decay.view(ones))
+                if self._penalties[1]:
+                    slope = torch.addcmul(slope, weight - self._start[name], self._pull.view(ones))
                 if momentum:
-                    # The first step of SGD starts its momentum with the gradient.
-                    share = self._is_first + (1.0 - self._is_first) * (1.0 - dampening)
-                    kept[name].mul_(momentum).add_(slope * share)
-                    slope = slope + momentum * kept[name] if nesterov else kept[name]
-                weight.sub_(rates.view(ones) * slope)
-            self._is_first.zero_()
+                    kept = self._momentum[name].mul_(momentum).add_(slope * share)
+                    slope = slope + momentum * kept if nesterov else kept
+                weight.addcmul_(slope, rates.view(ones), value=-1.0)
 
-    def run(self, *inputs: Any) -> None:
-        """Runs the step on a batch of each device."""
+    @torch.no_grad()
+    def run(self, held: HeldExamples, examples: Any, sizes: Any, number: int) -> None:
+        """Runs the step on a batch of each device. ``examples`` are rows of the held examples."""
+        if self._inputs is None:
+            self._inputs, self._targets = held.rows(examples)
+        else:
+            held.rows_into(examples, self._inputs, self._targets)
+        self._sizes.copy_(sizes)
+        self._number.fill_(number)
         if not self._uses_graph:
-            self._body(*inputs)
+            self._body()
             return
-        if self._graph is None or self._inputs[0].shape != inputs[0].shape:
-            self._capture(inputs)
-        for place, value in zip(self._inputs, inputs):
-            place.copy_(value)
-        self._graph.replay()
+        graph = self._graph or self._captured()
+        graph.replay()
 
-    def _capture(self, inputs: tuple[Any, ...]) -> None:
-        self._inputs = tuple(value.clone() for value in inputs)
-        state = [self.flat, self._is_first]
-        if self._momentum is not None:
-            state.append(self._momentum)
+    def _captured(self) -> Any:
+        """Records a step as a CUDA graph. The params stay as they are."""
+        state = [*self._params.values(), *self._momentum.values()]
         saved = [value.clone() for value in state]
-        side = torch.cuda.Stream(self._device)
+        cuda: Any = torch.cuda
+        side = cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
             for _ in range(2):
-                self._body(*self._inputs)
+                self._body()
         torch.cuda.current_stream(self._device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._body(*self._inputs)
+            self._body()
         for value, before in zip(state, saved):
             value.copy_(before)
-
-
-class _Examples:
-    """The examples of devices in the memory of the torch device, one row per example."""
-
-    def __init__(self, device: torch.device, shape: tuple[int, ...] | None) -> None:
-        self._device, self._shape = device, shape
-        self._places: dict[int, tuple[int, int]] = {}
-        self._inputs: Any = None
-        self._targets: Any = None
-        self._used = 0
-        #: The number of examples that fit, or None before the size of an example is known.
-        self._capacity: int | None = None
-
-    def fitting(self, devices: Array, examples: Array) -> int:
-        """Returns how many of the devices fit into the memory, at least one."""
-        if self._capacity is None:
-            return len(devices)
-        return max(1, int(np.searchsorted(np.cumsum(examples), self._capacity, side="right")))
-
-    def wanted(self, devices: Array) -> list[int]:
-        """Returns the devices that are not held. If they do not fit beside the others, all are."""
-        distinct = [int(device) for device in np.unique(devices)]
-        missing = [device for device in distinct if device not in self._places]
-        if missing and self._capacity is not None and self._used > self._capacity // 2:
-            # Nothing is known of the next calls, so all rows are given up.
-            self._places.clear()
-            self._used = 0
-            return distinct
-        return missing
-
-    def hold(self, device: int, inputs: Array, targets: Array) -> None:
-        """Appends the examples of a device."""
-        rows = torch.from_numpy(inputs).to(self._device)
-        if self._shape is not None:
-            rows = rows.view(len(inputs), *self._shape)
-        wanted = torch.from_numpy(targets).to(self._device)
-        if self._capacity is None:
-            row = rows[:1].numel() * rows.element_size() + wanted.element_size()
-            cuda = self._device.type == "cuda"
-            memory = _SHARE_OF_EXAMPLES * torch.cuda.mem_get_info(self._device)[0] if cuda else _CPU_EXAMPLES
-            self._capacity = max(1, int(memory / row))
-        end = self._used + len(rows)
-        if self._inputs is None or end > len(self._inputs):
-            grown = max(end, 2 * self._used, 1024)
-            self._inputs = self._grown(self._inputs, rows, grown)
-            self._targets = self._grown(self._targets, wanted, grown)
-        self._inputs[self._used : end] = rows
-        self._targets[self._used : end] = wanted
-        self._places[device] = (self._used, len(rows))
-        self._used = end
-
-    def _grown(self, old: Any, rows: Any, length: int) -> Any:
-        new = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=self._device)
-        if old is not None:
-            new[: self._used] = old[: self._used]
-        return new
-
-    def offsets(self, devices: Array) -> Array:
-        """Returns the first row of each device."""
-        return np.array([self._places[int(device)][0] for device in devices], dtype=np.int64)
-
-    def rows(self, indices: Any) -> tuple[Any, Any]:
-        """Returns inputs and targets of rows."""
-        return self._inputs[indices], self._targets[indices]
+        return self._graph
 
 
 def _losses(spec: Spec, output: Any, wanted: Any) -> Any:
     """Returns the loss of each example."""
     if not spec.default_loss:
-        single = torch.func.vmap(lambda one, target: spec.loss(one[None], target[None]))
-        return single(output, wanted).reshape(len(wanted))
+
+        def single(one: Any, target: Any) -> Any:
+            return spec.loss(one[None], target[None])
+
+        return torch.func.vmap(single)(output, wanted).reshape(len(wanted))
     if spec.task == "regression":
         return 0.5 * (output.reshape(-1) - wanted) ** 2
     if spec.task == "binary":
         return torch.nn.functional.binary_cross_entropy_with_logits(
             output.reshape(-1), wanted, reduction="none"
         )
-    return torch.nn.functional.cross_entropy(output, wanted, reduction="none")
+    if wanted.dim() == 1:
+        return torch.nn.functional.cross_entropy(output, wanted, reduction="none")
+    flat = torch.nn.functional.cross_entropy(
+        output.transpose(1, -1), wanted, reduction="none", ignore_index=IGNORED
+    )
+    return flat.sum(dim=1) / (wanted != IGNORED).sum(dim=1).clamp(min=1)
 
 
 def _rounded_up(devices: int) -> int:
@@ -452,21 +463,15 @@ def _padded(rows: Array, width: int) -> Array:
     return padded
 
 
-def _masks(sizes: Array, batch: int) -> Array:
-    """Returns the share of each example in the mean of its batch; 0 for padding."""
-    inside = np.arange(batch)[None, None, :] < sizes[:, :, None]
-    return (inside / np.maximum(sizes, 1)[:, :, None]).astype(np.float32)
-
-
 def _views(flat: Any, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Returns the tensors of params as views of a vector, or of the rows of a matrix."""
-    parts = torch.split(flat, [math.prod(shape) for shape in shapes.values()], dim=-1)
+    parts: Any = torch.split(flat, [math.prod(shape) for shape in shapes.values()], dim=-1)
     return {
         name: part.unflatten(-1, shape) if shape else part.squeeze(-1)
         for (name, shape), part in zip(shapes.items(), parts)
     }
 
 
-def _pinned(rows: int, columns: int, device: torch.device) -> Any:
-    """Returns memory for vectors of integers to which a GPU copies fast."""
-    return torch.empty((rows, columns), dtype=torch.int64, pin_memory=device.type == "cuda")
+def _host(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
+    """Returns memory of the host that a GPU reads and writes fast."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")

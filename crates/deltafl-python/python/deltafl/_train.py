@@ -72,6 +72,7 @@ def train(
     clip: float | None = None,
     tracks: Literal["together", "in-turn", "apart"] | None = None,
     secagg: Literal["plain", "real"] = "plain",
+    privacy: Mapping[str, Any] | None = None,
     with_replacement: bool = False,
     availability: Mapping[str, Any] | None = None,
     adversary: Mapping[str, Any] | None = None,
@@ -109,6 +110,8 @@ def train(
         tracks: The models that train in a round: all with the whole cohort ("together"), one
             ("in-turn"), or all with a part of the cohort each ("apart"). The default is "in-turn"
             if an algorithm finds η in secure sums, otherwise "together".
+        privacy: The budget of differential privacy, such as ``{"epsilon": 10, "clip": 0.3}``. The
+            sums are then noisy.
         threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
         workers: The number of processes that compute the devices of a trainer, for trainers that
             hold the interpreter lock. The bits are those of ``threads``. The trainer must be
@@ -158,6 +161,7 @@ def train(
         "model": None if isinstance(model, Trainer) else model,
         "local": local,
         "availability": availability,
+        "privacy": privacy,
         "adversary": adversary,
         "algorithm": sections,
     }
@@ -181,11 +185,12 @@ def _check(federation: Any, model: Any) -> None:
     """Rejects arguments of other types, and inputs that built-in models cannot use."""
     if not isinstance(federation, Federation):
         raise InvalidInput(f"expected a Federation, got {type(federation).__name__}")
+    kind = type(model).__name__
     if isinstance(model, type) and issubclass(model, (Model, Trainer)):
         raise InvalidInput(f"expected a model, got the class {model.__name__}: write {model.__name__}(…)")
     if not isinstance(model, (Model, Trainer)):
         raise InvalidInput(
-            f"expected a model of deltafl.models or a Trainer, got {type(model).__name__}; "
+            f"expected a model of deltafl.models or a Trainer, got {kind}; "
             "wrap a PyTorch module with deltafl.torch.Module"
         )
     if federation._layout is not None and isinstance(model, Model):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._kinds import is_mapping, is_tuple
 from .errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class Local:
     _period: int
     #: The state of the device between rounds: numbers and float32 vectors by name. A simulation
     #: stores it in the checkpoint, and a deployed device on its disk. The server never sees it.
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: A vector that every step adds to its gradient, as SCAFFOLD requires. None for most algorithms.
+    drift: Array | None = None
 
     def batches(self) -> Iterator[Array]:
         """Yields the indices of the examples of every step, in the order of the built-in SGD."""
@@ -88,6 +91,10 @@ class Trainer(abc.ABC):
     task: str = "classes"
     #: λ of the penalty (λ/2)‖w‖². :meth:`update` receives it as ``local.l2``.
     l2: float = 0.0
+
+    #: Whether :meth:`update` adds ``local.drift`` to every gradient. Algorithms that correct gradients,
+    #: such as SCAFFOLD and FedDyn, require it.
+    corrects: bool = False
 
     #: The number of parameters, the length of w. A class may define it as a property.
     num_params: int
@@ -202,17 +209,18 @@ class Bridge:
         if getattr(trainer, "num_params", None) is None:
             raise InvalidInput(f"{type(trainer).__name__} must define num_params, the number of parameters")
         self.num_params = int(trainer.num_params)
-        self.task = str(trainer.task)
+        self.task, self.corrects = str(trainer.task), bool(trainer.corrects)
         self._cohort: Cohort | None = None
 
     def trains_cohorts(self) -> bool:
         """Prepares calls for many devices. Returns whether the trainer supports them."""
         from ._cohort import ArrayCohort
 
-        if self._layout is not None:
-            # Inputs of several parts reach a trainer one device at a time.
-            return False
         self._cohort = self._trainer.cohort()
+        if self._layout is not None:
+            # Other cohorts receive one matrix of inputs.
+            self._cohort = self._cohort if self._cohort and self._cohort.accepts(self._layout) else None
+            return self._cohort is not None
         if self._cohort is None and ArrayCohort.serves(self._trainer):
             self._cohort = ArrayCohort(self._trainer, self._scored)
         return self._cohort is not None
@@ -255,9 +263,10 @@ class Bridge:
         return self._scored("loss", self._trainer.loss(params, given, targets), targets)
 
     def _scored(self, method: str, answer: Any, targets: Array) -> tuple[float, list[float]]:
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not is_tuple(answer) or len(answer) != 2:
             raise InvalidInput(f"{method} must return (sum of the losses, predictions)")
-        loss, predicted = float(answer[0]), np.asarray(answer[1])
+        loss = float(answer[0])
+        predicted: Any = np.asarray(answer[1])
         if predicted.shape != targets.shape:
             raise InvalidInput(
                 f"{method} must return one prediction per target: expected shape {targets.shape}, "
@@ -278,12 +287,13 @@ class Bridge:
         local: tuple[Array, int, int, float, float, float, int],
         state: dict[str, Any],
         algorithm: int | None,
+        drift: Array | None = None,
     ) -> Array:
         """Returns w_k, the parameters after the local update, and changes ``state`` in place."""
         from ._algorithm import stored
 
         order, period, batch, learning_rate, l2, proximal, seed = local
-        plan = Local(learning_rate, batch, l2, proximal, seed, order, period, state)
+        plan = Local(learning_rate, batch, l2, proximal, seed, order, period, state, drift)
         given, wanted = self._unpacked(inputs, targets)
         bridge = None if algorithm is None else self._algorithms[algorithm]
         if bridge is None:
@@ -308,7 +318,7 @@ class Bridge:
 
 def _length(inputs: Any) -> int:
     """Returns the number of examples of an array or of a dict of arrays."""
-    return len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(inputs)
+    return len(next(iter(inputs.values()))) if is_mapping(inputs) else len(inputs)
 
 
 #: The target of a position that counts neither in the loss nor in the error, as in PyTorch.

@@ -33,6 +33,7 @@ class ProcessTrainer(Trainer):
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.num_params, self.task, self.l2 = trainer.num_params, trainer.task, trainer.l2
+        self.corrects = trainer.corrects
         try:
             self._pickled = pickle.dumps(trainer)
         except Exception as error:

@@ -83,6 +83,9 @@ class ModelRound:
     bytes_up: int
     #: The number of bytes to the devices.
     bytes_down: int
+    #: The privacy spent up to this round, if the sums are noisy: "epsilon_server",
+    #: "epsilon_readers", "delta", the bound "clip" and the share "unclipped" of updates below it.
+    privacy: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class SplitEvaluation:
         try:
             values = self.models[model][metric]
         except KeyError:
-            known = ", ".join(next(iter(self.models.values()), {}))
+            known = ", ".join(name for metrics in list(self.models.values())[:1] for name in metrics)
             raise InvalidInput(f"there is no metric {metric!r} of the model {model!r}; the metrics are {known}") from None
         return float(values.mean() if statistic == "mean" else np.percentile(values, float(statistic)))
 
@@ -181,7 +184,8 @@ class Dispatcher:
     """Sends the events of the Rust code to callbacks."""
 
     def __init__(self, callbacks: Sequence[Callback], folder: Path) -> None:
-        for callback in callbacks:
+        given: list[Any] = list(callbacks)
+        for callback in given:
             if not isinstance(callback, Callback):
                 raise InvalidInput(f"a callback must be a deltafl.callbacks.Callback, got {callback!r}")
         self._callbacks, self._folder = list(callbacks), folder
@@ -327,8 +331,11 @@ class TensorBoard(_Logger):
     def __init__(self, folder: str | PathLike[str]) -> None:
         try:
             module: Any = importlib.import_module("torch.utils.tensorboard")
-        except ImportError:
-            module = importlib.import_module("tensorboardX")
+        except ImportError as error:
+            try:
+                module = importlib.import_module("tensorboardX")
+            except ImportError:
+                raise ImportError("pip install torch tensorboard, or pip install tensorboardX") from error
         self._create: Any = module.SummaryWriter
         self._folder = Path(folder)
         self._writers: dict[int, Any] = {}
@@ -357,6 +364,9 @@ class WandB(_Logger):
     def __init__(self, **options: Any) -> None:
         wandb: Any = importlib.import_module("wandb")
         self._run: Any = wandb.init(**options)
+        # The horizontal axis of all charts.
+        self._run.define_metric("round")
+        self._run.define_metric("*", step_metric="round")
 
     def _log(self, seed: int, round: int, scalars: dict[str, float]) -> None:
         self._run.log({**scalars, "seed": seed, "round": round})

@@ -69,9 +69,9 @@ def f1(targets: Array, outputs: Array) -> float:
     """
     predicted = _predicted(outputs)
     count = outputs.shape[-1] if outputs.ndim > 1 else 0
-    is_binary = count == 2 or (count == 0 and set(np.unique([*targets, *predicted])) <= {0, 1})
+    is_binary = count == 2 or (count == 0 and set(np.union1d(targets, predicted).tolist()) <= {0, 1})
     labels = [1] if is_binary else np.union1d(targets, predicted).tolist()
-    scores = []
+    scores: list[float] = []
     for label in labels:
         hits = int(((predicted == label) & (targets == label)).sum())
         wrong = int(((predicted == label) != (targets == label)).sum())

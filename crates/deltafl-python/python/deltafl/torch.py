@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._kinds import is_mapping
 from ._torch_cohort import ModuleCohort, Spec
+from ._torch_examples import sent
+from ._torch_random import RNG_LOCK, random_state, seeded
 from ._trainer import IGNORED, Local, Trainer
 from .errors import InvalidInput
 
@@ -68,10 +69,17 @@ class Module(Trainer):
         transform: A function ``transform(inputs, generator)`` that augments the inputs of a training
             batch. Draw random numbers from the ``torch.Generator``, whose seed depends on the device,
             the round and the step.
+        tf32: Whether products and convolutions on a GPU round their inputs to TF32. False computes
+            in full float32, so that a cohort agrees with one device after another. The setting
+            applies to the whole process. None keeps the settings of PyTorch.
 
     **Structured inputs.** A dict of inputs is passed to the module as keyword arguments. With a
     target per position, the output has a distribution over the classes on its last axis.
     """
+
+    corrects = True
+    #: The precision that a module has set for the process.
+    _uses_tf32: bool | None = None
 
     def __init__(
         self,
@@ -88,6 +96,7 @@ class Module(Trainer):
         cohort: Literal["auto", "on", "off"] = "auto",
         compile: Literal["auto", "graph", "inductor", "off"] = "auto",
         transform: Callable[[Any, torch.Generator], Any] | None = None,
+        tf32: bool | None = False,
     ) -> None:
         if cohort not in ("auto", "on", "off") or compile not in ("auto", "graph", "inductor", "off"):
             raise InvalidInput(
@@ -99,7 +108,7 @@ class Module(Trainer):
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
-        self._transform = transform
+        self._transform, self._tf32 = transform, tf32
         self._average = buffers == "average"
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._net = copy.deepcopy(net).to(self._device)
@@ -132,6 +141,17 @@ class Module(Trainer):
             "init": self._init,
         }
 
+    def _set_precision(self) -> None:
+        """Sets the precision of products on a GPU, once per process and value."""
+        if self._tf32 is None or self._device.type != "cuda" or Module._uses_tf32 == self._tf32:
+            return
+        cuda: Any = torch.backends.cuda
+        cudnn: Any = torch.backends.cudnn
+        with warnings.catch_warnings():
+            # PyTorch 2.9 and later advise another interface, which older versions do not have.
+            warnings.simplefilter("ignore")
+            cuda.matmul.allow_tf32 = cudnn.allow_tf32 = Module._uses_tf32 = self._tf32
+
     def _find(self, name: str) -> Any:
         owner, _, last = name.rpartition(".")
         return getattr(self._net.get_submodule(owner), last)
@@ -139,7 +159,7 @@ class Module(Trainer):
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """Returns the initial parameters w₀."""
         if self._init == "reset":
-            with _RNG_LOCK.exclusive(), _seeded(int(rng.integers(2**63))):
+            with RNG_LOCK.exclusive(), seeded(int(rng.integers(2**63))):
                 for layer in self._net.modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
@@ -148,6 +168,7 @@ class Module(Trainer):
 
     def cohort(self) -> ModuleCohort | None:
         """Returns the object that trains many devices in one call, or None."""
+        self._set_precision()
         on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
         if not on:
             return None
@@ -206,7 +227,8 @@ class Module(Trainer):
 
     @torch.no_grad()
     def _load(self, params: NDArray[Any]) -> None:
-        flat, start = torch.from_numpy(params).to(self._device), 0
+        self._set_precision()
+        flat, start = sent(params, self._device), 0
         for value in self._tensors.values():
             end = start + value.numel()
             value.copy_(flat[start:end].view_as(value))
@@ -220,9 +242,9 @@ class Module(Trainer):
         return np.array(flat.cpu().numpy())
 
     def _batch(self, inputs: Any) -> Any:
-        if isinstance(inputs, Mapping):
-            return {name: torch.from_numpy(array).to(self._device) for name, array in inputs.items()}
-        batch = torch.from_numpy(inputs).to(self._device)
+        if is_mapping(inputs):
+            return {name: sent(array, self._device) for name, array in inputs.items()}
+        batch = sent(inputs, self._device)
         return batch if self._shape is None else batch.view(len(inputs), *self._shape)
 
     def _output(self, batch: Any) -> Any:
@@ -264,7 +286,7 @@ class Module(Trainer):
         return np.asarray(torch.softmax(output, dim=-1).cpu().numpy())
 
     def _targets(self, targets: NDArray[Any]) -> Any:
-        wanted = torch.from_numpy(targets).to(self._device)
+        wanted = sent(targets, self._device)
         return wanted.float() if self.task == "binary" else wanted
 
     def update(
@@ -275,16 +297,16 @@ class Module(Trainer):
             # Threads share the random number generator of torch. A module that draws no random
             # numbers runs concurrently with others. If it does draw some, the update is repeated
             # with exclusive access.
-            with _RNG_LOCK.shared():
-                before = _random_state()
+            with RNG_LOCK.shared():
+                before = random_state()
                 updated = self._updated(params, inputs, targets, local)
-                self._draws = _random_state() != before
+                self._draws = random_state() != before
             if not self._draws:
                 return updated
-        with _RNG_LOCK.exclusive(), _seeded(local.seed):
-            before = _random_state()
+        with RNG_LOCK.exclusive(), seeded(local.seed):
+            before = random_state()
             updated = self._updated(params, inputs, targets, local)
-            self._draws = bool(self._draws) or _random_state() != before
+            self._draws = bool(self._draws) or random_state() != before
         return updated
 
     def _updated(
@@ -295,35 +317,49 @@ class Module(Trainer):
         all_inputs, all_targets = self._batch(inputs), self._targets(targets)
         weights = [self._tensors[name] for name in self._trained]
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
+        drift = self._drift(weights, local)
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
         for step, batch in enumerate(local.batches()):
-            indices = torch.from_numpy(batch).to(self._device)
-            part = all_inputs[indices] if not isinstance(all_inputs, dict) else {
+            indices = sent(batch, self._device)
+            part: Any = all_inputs[indices] if not is_mapping(all_inputs) else {
                 name: value[indices] for name, value in all_inputs.items()
             }
             if self._transform is not None:
                 part = self._transform(part, torch.Generator().manual_seed(local.seed + step))
             loss = self._loss(self._output(part), all_targets[indices])
             gradient = list(torch.autograd.grad(loss, weights))
-            self._step(weights, gradient, centre, local, optimizer)
+            self._step(weights, gradient, (centre, drift), local, optimizer)
         return self._store()
+
+    def _drift(self, weights: list[Any], local: Local) -> list[Any] | None:
+        """Returns the vector that every step adds to the gradient, as tensors."""
+        if local.drift is None:
+            return None
+        sizes = [weight.numel() for weight in weights]
+        # Averaged buffers, which have no gradient, follow the parameters.
+        parts: Any = torch.split(sent(local.drift, self._device)[: sum(sizes)], sizes)
+        return [part.view_as(weight) for part, weight in zip(parts, weights)]
 
     @torch.no_grad()
     def _step(
         self,
         weights: list[Any],
         gradient: list[Any],
-        centre: list[Any] | None,
+        corrections: tuple[list[Any] | None, list[Any] | None],
         local: Local,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
+        each: Any = torch
         if local.l2:
-            torch._foreach_add_(gradient, weights, alpha=local.l2)
+            each._foreach_add_(gradient, weights, alpha=local.l2)
+        centre, drift = corrections
+        if drift is not None:
+            each._foreach_add_(gradient, drift)
         if centre is not None:
-            distance = torch._foreach_sub(weights, centre)
-            torch._foreach_add_(gradient, distance, alpha=local.proximal)
+            distance = each._foreach_sub(weights, centre)
+            each._foreach_add_(gradient, distance, alpha=local.proximal)
         if optimizer is None:
-            torch._foreach_add_(weights, gradient, alpha=-local.learning_rate)
+            each._foreach_add_(weights, gradient, alpha=-local.learning_rate)
             return
         for weight, slope in zip(weights, gradient):
             weight.grad = slope
@@ -368,79 +404,6 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{name} {[*code.co_names, *constants]}"
 
 
-class _RngLock:
-    """A readers-writer lock for the global random number generators of the process.
-
-    An update that draws random numbers takes it exclusively. Any number of updates that draw none
-    share it. Waiting exclusive users have priority.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._sharing, self._waiting, self._exclusive = 0, 0, False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._exclusive and not self._waiting)
-            self._sharing += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._sharing -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._exclusive and not self._sharing)
-            finally:
-                self._waiting -= 1
-            self._exclusive = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._exclusive = False
-                self._changed.notify_all()
-
-
-_RNG_LOCK = _RngLock()
-
-
-def _cuda_is_used() -> bool:
-    initialized: Any = torch.cuda.is_initialized
-    return bool(initialized())
-
-
-def _random_state() -> tuple[object, ...]:
-    cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
-    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
-
-
-class _seeded:
-    """Seeds the global random number generators of torch and Python, and restores them on exit."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed % 2**63
-
-    def __enter__(self) -> None:
-        self._python = random.getstate()
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else None
-        torch.manual_seed(self._seed)
-        random.seed(self._seed)
-
-    def __exit__(self, *ended: object) -> None:
-        torch.set_rng_state(self._cpu)
-        random.setstate(self._python)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-
 class _Superquantile(torch.autograd.Function):
     """S(θ) or its smoothing. The gradient by the losses is a mixture of the devices."""
 
@@ -454,7 +417,7 @@ class _Superquantile(torch.autograd.Function):
         else:
             value = _deltafl.superquantile(values, theta, given)
             mixture = _deltafl.worst_case(values, theta, given)
-        ctx.save_for_backward(torch.from_numpy(mixture).to(losses).view_as(losses))
+        ctx.save_for_backward(sent(mixture, losses.device).to(losses).view_as(losses))
         return losses.new_tensor(value)
 
     @staticmethod

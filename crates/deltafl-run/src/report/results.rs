@@ -18,6 +18,7 @@ use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundL
 
 use super::cohorts;
 use super::measure::ReportMeasure;
+use super::saved_metrics::SavedMetrics;
 use super::tracks::{TrackInfo, baseline, tracks};
 use crate::error::FolderError;
 
@@ -82,6 +83,8 @@ pub(super) struct RunResults {
     /// Minimum and maximum size of the cohorts that sent histograms. `None` if devices sent
     /// individual results.
     pub(super) cohorts: Option<(u64, u64)>,
+    /// Metrics that a program has stored in the run folder.
+    pub(super) saved: Option<SavedMetrics>,
 }
 
 /// The evaluations of a run.
@@ -264,6 +267,7 @@ impl RunResults {
             calls: calls(&lines, tracks.len(), &rounds),
             privacy: privacy_spent(&lines),
             tails: (0..tracks.len()).map(|track| tail_sizes(&lines, track)).collect(),
+            saved: SavedMetrics::read(folder)?,
             rounds,
             tracks,
             experiment,
@@ -291,6 +295,7 @@ impl RunResults {
         }
         name.clone_into(&mut all.name);
         all.classes = None;
+        all.saved = None;
         all.baseline = baseline(&all.tracks);
         Some(all)
     }

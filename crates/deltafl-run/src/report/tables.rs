@@ -11,6 +11,7 @@ use deltafl_data::run_folder::ClassFigures;
 
 use super::measure::{ReportMeasure, TAIL};
 use super::results::RunResults;
+use super::saved_metrics::SavedMetrics;
 use crate::text_table::number;
 
 mod dispersion;
@@ -346,8 +347,43 @@ pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
                 }
             }
         }
+        if let Some(saved) = &run.saved {
+            write_saved(&mut writer, run, saved)?;
+        }
     }
     writer.into_inner().map_err(csv::IntoInnerError::into_error)
+}
+
+/// Writes the values of metrics that a program has stored. They belong to one seed.
+fn write_saved(
+    writer: &mut csv::Writer<Vec<u8>>,
+    run: &RunResults,
+    saved: &SavedMetrics,
+) -> Result<(), csv::Error> {
+    for (metric, model, statistic, value) in saved.values() {
+        let Some((t, track)) = run.tracks.iter().enumerate().find(|(_, track)| track.label == model) else {
+            continue;
+        };
+        writer.write_record([
+            &run.name,
+            &run.dataset,
+            &run.model,
+            &track.algorithm,
+            &track.theta.to_string(),
+            &track.eta_every.to_string(),
+            &track.label,
+            metric,
+            statistic,
+            &value.to_string(),
+            "",
+            "1",
+            &run.rounds_done().to_string(),
+            &run.idle[t].idle().to_string(),
+            "",
+            "",
+        ])?;
+    }
+    Ok(())
 }
 
 /// Formats a number, or returns an empty string if it is not finite.

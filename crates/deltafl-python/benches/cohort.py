@@ -1,0 +1,244 @@
+"""Measures rounds of PyTorch modules on a GPU: one call per cohort, and one device after another.
+
+    python crates/deltafl-python/benches/cohort.py [MODULE …] [--pfl] [--profile]
+
+The workload is FedAvg with a cohort of 50 devices, batch 10 and one epoch. The program prints a line
+of JSON per module with medians in milliseconds:
+
+- `round`: whole rounds of `deltafl.train`, with encoding, summing, the server step and records,
+- `call`: the part of a round inside the call of the cohort,
+- `one_by_one`: whole rounds with `cohort="off"`,
+- `difference`: the relative difference of the parameters of the two after three rounds.
+
+`--pfl` trains the CIFAR10 benchmark of pfl: 1,500 rounds on 1,000 devices of 50 images, with
+evaluations. `--profile` prints the slowest kernels of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import deltafl as dfl
+import deltafl.torch
+from deltafl._torch_cohort import ModuleCohort
+
+COHORT, BATCH, RATE = 50, 10, 0.05
+IMAGE = (3, 32, 32)
+
+
+class Cnn(nn.Module):
+    """The network of pfl's CIFAR10 benchmark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3)
+        self.hidden, self.out = nn.Linear(64 * 14 * 14, 512), nn.Linear(512, 10)
+
+    def forward(self, images: Any) -> Any:
+        maps = functional.relu(self.second(functional.relu(self.first(images))))
+        return self.out(functional.relu(self.hidden(functional.max_pool2d(maps, 2).flatten(1))))
+
+
+class Block(nn.Module):
+    """Two convolutions with group norm and a shortcut."""
+
+    def __init__(self, entry: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(entry, out, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norm, self.last = nn.GroupNorm(4, out), nn.GroupNorm(4, out)
+        same = entry == out and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(entry, out, 1, stride, bias=False)
+
+    def forward(self, maps: Any) -> Any:
+        inner = functional.relu(self.norm(self.first(maps)))
+        return functional.relu(self.last(self.second(inner)) + self.shortcut(maps))
+
+
+class ResNet(nn.Module):
+    """A ResNet with eight layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entry, self.norm = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(4, 16)
+        self.blocks = nn.Sequential(Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2))
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, images: Any) -> Any:
+        return self.out(self.blocks(functional.relu(self.norm(self.entry(images)))).mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """One block with attention on 32 tokens."""
+
+    def __init__(self, width: int = 64, words: int = 5000) -> None:
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(words, width), nn.Linear(width, 3 * width)
+        self.project, self.out = nn.Linear(width, width), nn.Linear(width, 2)
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, tokens: Any) -> Any:
+        states = self.embedding(tokens.long())
+        count, length, width = states.shape
+        parts = self.attention(self.before(states)).view(count, length, 3, 4, width // 4)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = torch.softmax(query @ key.transpose(-1, -2) / (width // 4) ** 0.5, -1) @ value
+        states = states + self.project(mixed.transpose(1, 2).reshape(count, length, width))
+        states = states + self.narrow(functional.gelu(self.wide(self.between(states))))
+        return self.out(states.mean(1))
+
+
+#: The module, the number of examples of a device, the shape of an input, and the rate.
+MODULES: dict[str, tuple[type[nn.Module], int, tuple[int, ...] | None]] = {
+    "transformer": (Transformer, 60, None),
+    "resnet": (ResNet, 50, IMAGE),
+    "cnn": (Cnn, 50, IMAGE),
+}
+
+
+def federation(name: str, devices: int, testing: int = 0) -> dfl.Federation:
+    """Returns devices with random examples."""
+    _, examples, shape = MODULES[name]
+    rng, rows = np.random.default_rng(1), devices * examples
+    if shape is None:
+        inputs = rng.integers(5000, size=(rows, 32)).astype(np.float32)
+    else:
+        inputs = rng.standard_normal((rows, int(np.prod(shape))), dtype=np.float32)
+    targets = rng.integers(2 if shape is None else 10, size=rows)
+    ids = np.repeat([f"device-{k}" for k in range(devices)], examples)
+    splits = {f"device-{k}": "test" for k in range(testing)}
+    return dfl.Federation.from_arrays(inputs, targets, ids, split=splits or None)
+
+
+class Clock(dfl.callbacks.Callback):
+    """The times at which rounds end."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_round(self, event: dfl.callbacks.RoundEnd) -> bool:
+        self.times.append(time.perf_counter())
+        return False
+
+    def median(self, skipped: int) -> float:
+        """Returns the median duration of a round in milliseconds, without the first rounds."""
+        durations = np.diff(self.times)[skipped - 1 :]
+        return 1e3 * float(statistics.median(durations))
+
+
+def trained(data: dfl.Federation, module: Any, rounds: int, folder: Path) -> tuple[Clock, Any]:
+    """Trains and returns the clock and the parameters."""
+    clock = Clock()
+    run = dfl.train(
+        data, module, dfl.FedAvg(), rounds=rounds, cohort=COHORT, evaluate_every=10**6,
+        local=dfl.SGD(lr=RATE, batch=BATCH, epochs=1), split={"train": 1.0}, evaluate_sample=1,
+        out=folder, progress=False, callbacks=[clock],
+    )
+    return clock, run[0].params()
+
+
+def timed_calls() -> list[float]:
+    """Records the duration of every call of a cohort, in milliseconds."""
+    times: list[float] = []
+    plain = ModuleCohort.updates
+
+    def updates(self: Any, given: Any) -> Any:
+        start = time.perf_counter()
+        answer = plain(self, given)
+        times.append(1e3 * (time.perf_counter() - start))
+        return answer
+
+    ModuleCohort.updates = updates  # type: ignore[method-assign]
+    return times
+
+
+def measure(name: str, folder: Path, *, rounds: int, slow_rounds: int, tf32: bool) -> dict[str, Any]:
+    """Measures a module."""
+    make, examples, shape = MODULES[name]
+    torch.manual_seed(0)
+    net = make()
+
+    def module(cohort: Any) -> Any:
+        return deltafl.torch.Module(net, shape=shape, cohort=cohort, tf32=tf32)
+
+    data = federation(name, COHORT)
+    calls = timed_calls()
+    clock, _ = trained(data, module("on"), rounds, folder / "on")
+    found: dict[str, Any] = {"module": name, "tf32": tf32, "params": sum(p.numel() for p in net.parameters())}
+    found["round"] = clock.median(5)
+    found["call"] = statistics.median(calls[5:])
+    clock, _ = trained(data, module("off"), slow_rounds, folder / "off")
+    found["one_by_one"] = clock.median(2)
+    found["speed_up"] = found["one_by_one"] / found["round"]
+    ends = [trained(data, module(cohort), 3, folder / f"{cohort}-3")[1] for cohort in ("on", "off")]
+    found["difference"] = float(np.linalg.norm(ends[0] - ends[1]) / np.linalg.norm(ends[1]))
+    again = trained(data, module("on"), 3, folder / "on-again")[1]
+    found["same_bits"] = bool(np.array_equal(ends[0], again))
+    return {key: round(value, 3) if isinstance(value, float) and value > 1e-3 else value for key, value in found.items()}
+
+
+def profile(name: str, folder: Path) -> None:
+    """Prints the slowest kernels of rounds."""
+    make, _, shape = MODULES[name]
+    torch.manual_seed(0)
+    module = deltafl.torch.Module(make(), shape=shape, cohort="on")
+    data = federation(name, COHORT)
+    trained(data, module, 5, folder / "warm")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as found:
+        trained(data, module, 10, folder / "profiled")
+    print(found.key_averages().table(sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=70))
+
+
+def pfl(folder: Path) -> dict[str, Any]:
+    """Trains pfl's CIFAR10 benchmark: 1,500 rounds, with an evaluation of all devices every 100."""
+    torch.manual_seed(0)
+    data = federation("cnn", 1000 + 100, testing=100)
+    start = time.perf_counter()
+    clock = Clock()
+    dfl.train(
+        data, deltafl.torch.Module(Cnn(), shape=IMAGE, cohort="on"), dfl.FedAvg(), rounds=1500, cohort=COHORT,
+        evaluate_every=100, local=dfl.SGD(lr=RATE, batch=BATCH, epochs=1), out=folder / "pfl", progress=False,
+        callbacks=[clock],
+    )
+    return {"pfl_seconds": round(time.perf_counter() - start, 1), "round": round(clock.median(50), 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("modules", nargs="*", default=list(MODULES))
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--slow-rounds", type=int, default=6)
+    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--pfl", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if chosen.pfl:
+            print(json.dumps(pfl(folder)), flush=True)
+            return
+        for module in chosen.modules:
+            if chosen.profile:
+                profile(module, folder / module)
+                continue
+            found = measure(
+                module, folder / module, rounds=chosen.rounds, slow_rounds=chosen.slow_rounds, tf32=chosen.tf32
+            )
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The examples of the devices of a cohort, in the memory of a torch device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ._kinds import is_mapping
+from ._layout import Layout
+
+__all__ = ["HeldExamples", "called", "sent"]
+
+Array = NDArray[Any]
+#: The names of inputs that are one array, and of the targets. No argument of a module has them.
+WHOLE, TARGETS = "", " targets"
+
+#: The share of the free memory of a GPU for the examples.
+_SHARE_OF_EXAMPLES = 0.25
+#: Memory for examples on a CPU, in bytes.
+_CPU_EXAMPLES = 1 << 30
+
+
+def sent(array: Any, device: torch.device) -> Any:
+    """Returns an array as a tensor on a device."""
+    functions: Any = torch
+    return functions.from_numpy(array).to(device)
+
+
+class HeldExamples:
+    """The examples of devices in the memory of the torch device, one row per example."""
+
+    def __init__(self, device: torch.device, shape: tuple[int, ...] | None) -> None:
+        self._device, self._shape = device, shape
+        #: Unpacks inputs of several parts, such as tokens and a mask.
+        self.layout: Layout | None = None
+        self._places: dict[int, tuple[int, int]] = {}
+        #: The parts of the inputs by name, and the targets, which are the last.
+        self._parts: dict[str, Any] = {}
+        self._used = 0
+        #: The number of examples that fit, or None before the size of an example is known.
+        self._capacity: int | None = None
+
+    def fitting(self, devices: Array, examples: Array) -> int:
+        """Returns how many of the devices fit into the memory, at least one."""
+        if self._capacity is None:
+            return len(devices)
+        return max(1, int(np.searchsorted(np.cumsum(examples), self._capacity, side="right")))
+
+    def wanted(self, devices: Array) -> list[int]:
+        """Returns the devices that are not held. If they do not fit beside the others, all are."""
+        distinct = [int(device) for device in np.unique(devices)]
+        missing = [device for device in distinct if device not in self._places]
+        if missing and self._capacity is not None and self._used > self._capacity // 2:
+            # Nothing is known of the next calls, so all rows are given up.
+            self._places.clear()
+            self._used = 0
+            return distinct
+        return missing
+
+    def hold(self, device: int, inputs: Array, targets: Array) -> None:
+        """Appends the examples of a device."""
+        rows = self._unpacked(inputs, targets)
+        count = len(targets)
+        if self._capacity is None:
+            row = sum(part[:1].numel() * part.element_size() for part in rows.values())
+            cuda = self._device.type == "cuda"
+            memory = _SHARE_OF_EXAMPLES * torch.cuda.mem_get_info(self._device)[0] if cuda else _CPU_EXAMPLES
+            self._capacity = max(1, int(memory / row))
+        end = self._used + count
+        if not self._parts or end > len(self._parts[TARGETS]):
+            grown = max(end, 2 * self._used, 1024)
+            self._parts = {name: self._grown(self._parts.get(name), part, grown) for name, part in rows.items()}
+        for name, part in rows.items():
+            self._parts[name][self._used : end] = part
+        self._places[device] = (self._used, count)
+        self._used = end
+
+    def _unpacked(self, inputs: Array, targets: Array) -> dict[str, Any]:
+        """Returns the parts of the inputs and the targets as tensors."""
+        given: Any = inputs
+        wanted: Any = targets
+        if self.layout is not None:
+            given, wanted = self.layout.unpacked(inputs, targets)
+        if is_mapping(given):
+            parts = {name: sent(np.ascontiguousarray(array), self._device) for name, array in given.items()}
+        else:
+            rows = sent(np.ascontiguousarray(given), self._device)
+            parts = {WHOLE: rows if self._shape is None else rows.view(len(targets), *self._shape)}
+        parts[TARGETS] = sent(np.ascontiguousarray(wanted), self._device)
+        return parts
+
+    def _grown(self, old: Any, rows: Any, length: int) -> Any:
+        new = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=self._device)
+        if old is not None:
+            new[: self._used] = old[: self._used]
+        return new
+
+    def offsets(self, devices: Array) -> Array:
+        """Returns the first row of each device."""
+        return np.array([self._places[int(device)][0] for device in devices], dtype=np.int64)
+
+    def rows(self, indices: Any) -> tuple[dict[str, Any], Any]:
+        """Returns the parts of the inputs of rows by name, and their targets."""
+        parts = {name: part[indices] for name, part in self._parts.items()}
+        targets = parts.pop(TARGETS)
+        return parts, targets
+
+    def rows_into(self, indices: Any, inputs: dict[str, Any], targets: Any) -> None:
+        """Copies inputs and targets of rows into tensors."""
+        flat = indices.reshape(-1)
+        for name, part in self._parts.items():
+            place = targets if name == TARGETS else inputs[name]
+            torch.index_select(part, 0, flat, out=place.view(len(flat), *part.shape[1:]))
+
+
+def called(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    """Returns the output of a module with these tensors. Several inputs are keyword arguments."""
+    if WHOLE in inputs:
+        return torch.func.functional_call(net, tensors, (inputs[WHOLE],))
+    return torch.func.functional_call(net, tensors, (), inputs)
