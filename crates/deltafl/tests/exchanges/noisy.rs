@@ -16,6 +16,7 @@ fn privacy(multiplier: f64) -> PrivacyPlan {
         track_round: Rho::from_noise_multiplier(multiplier),
         evaluation: Rho::from_noise_multiplier(multiplier),
         quantile_share: 0.2,
+        remove_excess: false,
     }
 }
 
@@ -50,6 +51,29 @@ fn noisy_sums_have_the_same_bits_on_threads_and_under_masks() {
         let mut masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(0.0);
         let masked = run_on(&mut masked, &plan, &trainer);
         assert_eq!(masked.checkpoint, one.checkpoint, "{schedule:?} {mechanism:?}");
+    }
+}
+
+#[test]
+fn removed_excess_noise_leaves_the_budget_and_the_same_bits_on_threads_and_under_masks() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let delta = Delta::try_from(1e-5).unwrap();
+    let guaranteed = (Rho::from_noise_multiplier(3.0) * 5).epsilon(delta);
+    for (drop_out, schedule) in [(0.0, TrackSchedule::InTurn), (0.15, TrackSchedule::Apart)] {
+        let privacy = PrivacyPlan { remove_excess: true, ..privacy(3.0) };
+        let plan = with_drop_out(noisy_plan(schedule, privacy), drop_out);
+        let one = run(&federation, &plan, 1);
+        assert_eq!(run(&federation, &plan, 3), one);
+        let threads = NonZeroUsize::new(2);
+        let mut masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(drop_out);
+        assert_eq!(run_on(&mut masked, &plan, &trainer).checkpoint, one.checkpoint, "{schedule:?}");
+        if schedule == TrackSchedule::InTurn {
+            // Six devices answer and the noise is calibrated to four. Without removal, ε would be lower.
+            let spent = one.rounds[4].privacy.unwrap().epsilon_server.unwrap();
+            assert!(spent <= guaranteed && spent > 0.93 * guaranteed, "{spent} {guaranteed}");
+        }
     }
 }
 
