@@ -11,9 +11,10 @@ mod fleet;
 mod watchdog;
 
 use deltafl::privacy::Delta;
-use deltafl_device::{Backoff, Consent, Device, DeviceData, DeviceState, PrivacyLimit};
+use deltafl_device::{
+    Backoff, Consent, Device, DeviceData, DeviceState, PrivacyLimit, ServerEndpoint, ServerTrust,
+};
 use deltafl_server::exchange::Rules;
-use deltafl_wire::{ServerEndpoint, ServerTrust};
 use fleet::{Records, TestFederation, never};
 use tempfile::TempDir;
 

@@ -75,6 +75,7 @@ def train(
     with_replacement: bool = False,
     availability: Mapping[str, Any] | None = None,
     adversary: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
     split: Mapping[str, Any] | None = None,
     normalise: Literal["none", "mean-ratio", "standard"] = "none",
     evaluate_sample: int | None = None,
@@ -109,6 +110,9 @@ def train(
         tracks: The models that train in a round: all with the whole cohort ("together"), one
             ("in-turn"), or all with a part of the cohort each ("apart"). The default is "in-turn"
             if an algorithm finds η in secure sums, otherwise "together".
+        privacy: The section ``[privacy]``, for example ``{"epsilon": 10, "clip": 0.5}``: devices add
+            noise to their answers. The records contain ε after each round. None trains with exact
+            sums.
         threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
         workers: The number of processes that compute the devices of a trainer, for trainers that
             hold the interpreter lock. The bits are those of ``threads``. The trainer must be
@@ -159,6 +163,7 @@ def train(
         "local": local,
         "availability": availability,
         "adversary": adversary,
+        "privacy": privacy,
         "algorithm": sections,
     }
     _, toml = _deltafl.experiment_of_json(text(supplied.filled(experiment)), [])
