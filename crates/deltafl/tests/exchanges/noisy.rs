@@ -89,14 +89,13 @@ fn little_noise_and_a_wide_bound_train_like_exact_sums() {
         let plan = plan.into_builder().rounds(3).learning_rate(0.005).build().unwrap();
         run(&federation, &plan, 2).checkpoint.unwrap().tracks
     };
-    // FedAvg differs by rounding only. A track with a quantile also differs by η, which is interpolated
-    // within a leaf of the tree.
-    let tolerances = [1e-4, 0.03, 0.03];
+    // FedAvg differs by the remaining noise, 0.34 % over all entries. A track with a quantile also differs
+    // by η, which decides about the devices at the edge of the tail.
+    let tolerances = [0.01, 0.03, 0.03];
     for ((noisy, exact), most) in params(noisy).into_iter().zip(params(exact)).zip(tolerances) {
         let pairs = || noisy.params.as_slice().iter().zip(exact.params.as_slice());
         let distance = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
         let length = exact.params.as_slice().iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
-        println!("{distance} of {length}");
         assert!(distance < most * length, "{distance} of {length}");
     }
 }
