@@ -18,12 +18,13 @@ use crate::settings::ConfigArgs;
 
 mod audit;
 mod conditions;
+mod status;
 
 /// Take part in a federation with this machine's data, which never leaves it
 #[derive(clap::Args, Debug)]
 #[command(
     subcommand_negates_reqs = true,
-    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device --server fl.example.org:7700 --identity identity --data data/mine\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl"
+    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device --server fl.example.org:7700 --identity identity --data data/mine\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl\n  deltafl device status identity/state"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -36,6 +37,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum DeviceCommand {
     Audit(audit::Args),
+    Status(status::Args),
 }
 
 /// The options of a device that takes part. It logs why it does not take part, for example because
@@ -219,6 +221,7 @@ impl TakePart {
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
         Some(DeviceCommand::Audit(args)) => audit::run(&args),
+        Some(DeviceCommand::Status(args)) => status::run(&args),
         None => take_part(args.part),
     }
 }

@@ -1,12 +1,14 @@
 //! `deltafl privacy`: the cost of an experiment, and the noise of a budget.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use deltafl::privacy::{Mechanism, PrivacyPlan, quantile_error};
+use deltafl::privacy::{CorrelatedNoise, Mechanism, PrivacyPlan, quantile_error};
 use deltafl::superquantile::Conformity;
 use deltafl_data::experiment::{Experiment, Positive};
+use deltafl_run::report::error_by_epsilon;
+use deltafl_run::sweep::folder::SweepFolder;
 use deltafl_run::{experiment_file, text_table};
-use miette::{IntoDiagnostic, Result, miette};
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
 
 use crate::error::explained;
 
@@ -16,9 +18,11 @@ use crate::error::explained;
     after_help = "Prints ε for each adversary, the noise of the sums, and the error of the quantile of the losses. The \
 experiment has a section [privacy].
 
-Example:
+Examples:
   deltafl privacy private.toml --devices 100000
-  deltafl privacy private.toml --epsilon 1,3,10"
+  deltafl privacy private.toml --epsilon 1,3,10
+  deltafl sweep run private.toml --sweep privacy.epsilon=1,3,10
+  deltafl privacy private.toml --sweep sweeps/private --chart error.svg"
 )]
 pub(crate) struct Args {
     /// The experiment, a TOML file
@@ -35,6 +39,12 @@ pub(crate) struct Args {
     /// Print the numbers as JSON
     #[arg(long)]
     json: bool,
+    /// The folder of a sweep over privacy.epsilon, or a run folder; may be repeated
+    #[arg(long, value_name = "DIR", requires = "chart")]
+    sweep: Vec<PathBuf>,
+    /// Draw the error of the devices against ε over the runs of --sweep, as SVG
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    chart: Option<PathBuf>,
 }
 
 /// The numbers of one budget.
@@ -61,6 +71,9 @@ struct BudgetRow {
     /// The error of the kept mass.
     #[serde(skip_serializing_if = "Option::is_none")]
     quantile_error: Option<f64>,
+    /// The error of the sum of all updates with noise that is correlated over rounds, relative to
+    /// independent noise of the same ε.
+    correlated_noise: f64,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -78,6 +91,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let other = deltafl_data::experiment::PrivacySection { epsilon, noise: None, ..section };
         let other = experiment.clone().with_privacy(Some(other)).into_diagnostic()?;
         rows.push(row(&other, args.devices)?);
+    }
+    if let Some(chart) = &args.chart {
+        draw(&args.sweep, chart)?;
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows).into_diagnostic()?);
@@ -108,7 +124,32 @@ fn row(experiment: &Experiment, devices: Option<usize>) -> Result<BudgetRow> {
         noise_evaluation: has_evaluation.then(|| plan.evaluation.noise_multiplier()),
         honest: plan.honest(),
         quantile_error: theta.map(|theta| error(&plan, theta, experiment.cohort())).transpose()?,
+        correlated_noise: CorrelatedNoise::best(experiment.rounds(), plan.rounds_between).last_round,
     })
+}
+
+/// Draws the error against ε over the runs of sweeps and run folders.
+fn draw(folders: &[PathBuf], chart: &Path) -> Result<()> {
+    let mut runs = Vec::new();
+    for folder in folders {
+        let sweep = SweepFolder::at(folder);
+        match sweep.description().is_file() {
+            true => {
+                let points = sweep.sweep().map_err(explained)?.points;
+                runs.extend(points.iter().map(|point| sweep.point(&point.address)));
+            }
+            false => runs.push(folder.clone()),
+        }
+    }
+    let svg = error_by_epsilon(&runs).map_err(explained)?.ok_or_else(|| {
+        miette!(
+            help = "train a sweep first:  deltafl sweep run FILE --sweep privacy.epsilon=3,10",
+            "the runs do not differ in ε"
+        )
+    })?;
+    std::fs::write(chart, svg).into_diagnostic().wrap_err_with(|| format!("could not write {}", chart.display()))?;
+    println!("{}\n", chart.display());
+    Ok(())
 }
 
 fn error(plan: &PrivacyPlan, theta: Conformity, cohort: usize) -> Result<f64> {
@@ -128,8 +169,15 @@ fn described(experiment: &Experiment, row: &BudgetRow) -> String {
                 .to_owned()
         }
     };
+    let correlated = match row.correlated_noise < 0.995 {
+        true => format!(
+            " Noise that is correlated over rounds, which is not implemented, would have {:.2} of the error of the last model.",
+            row.correlated_noise
+        ),
+        false => String::new(),
+    };
     format!(
-        "A device answers in at most {} of {} rounds. {who}\nδ = {}\n\n",
+        "A device answers in at most {} of {} rounds. {who}{correlated}\nδ = {}\n\n",
         row.rounds,
         experiment.rounds(),
         row.delta

@@ -5,6 +5,7 @@ use deltafl::memory::AlgorithmState;
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
+use deltafl_secagg::device::SurvivorKeys;
 
 use super::DeviceData;
 
@@ -15,6 +16,8 @@ pub(super) type DeviceLosses = LossCache<ParamsId, f64>;
 pub(super) struct Answer {
     pub(super) values: Vec<u64>,
     pub(super) context: Vec<u8>,
+    /// The keys of the noise that the sum does not need, by the number of survivors.
+    pub(super) keys: SurvivorKeys,
 }
 
 /// Everything a device needs to answer a question.
@@ -54,8 +57,10 @@ impl AnswerTask<'_> {
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
         let covers = |place: usize, query: &Query| answering.covers(place, query);
-        let values = self.member().answers(question, covers, losses, own, worker)?;
-        Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
+        let member = self.member();
+        let values = member.answers(question, covers, losses, own, worker)?;
+        let keys = SurvivorKeys::new(member.excess_keys(question));
+        Ok(Answer { values, context: question.digest().as_bytes().to_vec(), keys })
     }
 
     /// Returns F_k at each of the params.

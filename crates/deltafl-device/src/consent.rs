@@ -337,7 +337,7 @@ impl Consent {
         let colluding = self.guard.colluding(params.cohort) as usize;
         let honest = params.graph.honest_in_sum(params.cohort, active, colluding) as u64;
         let of_track = |track: u32| -> Rho {
-            question.queries.iter().filter(|query| query.track == track).map(|query| query.rho(honest)).sum()
+            question.queries.iter().filter(|query| query.track == track).map(|query| query.rho(honest, colluding as u64)).sum()
         };
         let tracks = question.queries.iter().map(|query| query.track);
         // The server knows the noise of a reproducible device.
@@ -389,7 +389,7 @@ impl ComputeTimeBudget {
 
 #[cfg(test)]
 mod tests {
-    use deltafl::privacy::Noise;
+    use deltafl::privacy::{Excess, Noise};
     use deltafl::question::RoundKey;
     use deltafl::selection::Weighting;
     use deltafl::terms::{Clip, Terms};
@@ -446,17 +446,25 @@ mod tests {
         let mut asked = question(Work::Epochs(1), 10, 1);
         assert_eq!(consent.cost(&asked, &params, 100), Rho::UNBOUNDED, "no noise");
         let clip = Clip::try_from(1.0).ok();
-        asked.queries[0].noise = Some(Noise { variance: 1000, units: 64, honest: 99, clip });
+        asked.queries[0].noise = Some(Noise { variance: 1000, units: 64, honest: 99, clip, excess: None });
         // t − c of the full graph, and not the number in the question.
         let honest = 53 - u64::from(consent.guard.colluding(100));
-        assert_eq!(consent.cost(&asked, &params, 100), asked.queries[0].rho(honest));
+        let colluding = consent.guard.colluding(100).into();
+        assert_eq!(consent.cost(&asked, &params, 100), asked.queries[0].rho(honest, colluding));
         let cautious = ThreatAssumptions { accomplices: 20, ..consent.guard };
         let cautious = Consent { guard: cautious, ..Consent::default() };
-        assert_eq!(cautious.cost(&asked, &params, 100), asked.queries[0].rho(33));
+        assert_eq!(cautious.cost(&asked, &params, 100), asked.queries[0].rho(33, 20));
         let reproducible = Consent { reproducible: true, ..Consent::default() };
         assert_eq!(reproducible.cost(&asked, &params, 100), Rho::UNBOUNDED, "the server knows the noise");
         let twice = Question { queries: vec![asked.queries[0].clone(); 2], key: asked.key };
-        assert_eq!(consent.cost(&twice, &params, 100), asked.queries[0].rho(honest) * 2);
+        assert_eq!(consent.cost(&twice, &params, 100), asked.queries[0].rho(honest, colluding) * 2);
+        // A question whose noise is removed for more survivors costs as much as for the fewest.
+        let excess = Some(Excess { accomplices: 5, most: 100 });
+        let noise = Noise { variance: 4000, units: 64, honest: 48, clip, excess };
+        asked.queries[0].noise = Some(noise);
+        let removed = consent.cost(&asked, &params, 100);
+        asked.queries[0].noise = Some(Noise { excess: None, ..noise });
+        assert_eq!(removed, consent.cost(&asked, &params, 100));
     }
 
     #[test]

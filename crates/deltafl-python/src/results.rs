@@ -86,6 +86,8 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
         ("bytes_up", whole(|line| line.record.bytes_up)),
         ("bytes_down", whole(|line| line.record.bytes_down)),
         ("seconds", real(|line| Some(line.seconds))),
+        ("epsilon_server", real(|line| line.record.privacy.and_then(|spent| spent.epsilon_server))),
+        ("epsilon_readers", real(|line| line.record.privacy.map(|spent| spent.epsilon_readers))),
     ];
     let field = |(name, column): &(&str, ArrayRef)| Field::new(*name, column.data_type().clone(), true);
     let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));

@@ -46,6 +46,20 @@ def test_a_model_per_level_is_trained_and_found_by_its_name(federation: dfl.Fede
     assert out.path.parent == Path("runs")
 
 
+def test_private_training_records_epsilon_and_refuses_exact_quantiles(federation: dfl.Federation) -> None:
+    privacy = {"epsilon": 8, "delta": 1e-5, "clip": 0.5, "survivors": 4, "accomplices": 0}
+    out = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), privacy=privacy, **SHORT)
+    spent = out.rounds()["epsilon_server"]
+    assert np.all(np.diff(spent) > 0)
+    assert 7 < spent[-1] <= 8
+    assert np.all(np.asarray(out.rounds()["epsilon_readers"]) <= np.asarray(spent))
+    assert out.experiment["privacy"]["epsilon"] == 8
+    exact = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **SHORT)
+    assert np.all(np.isnan(np.asarray(exact.rounds()["epsilon_server"], dtype=float)))
+    with pytest.raises(dfl.InvalidInput, match="exact sums|open mode"):
+        dfl.train(federation, dfl.models.Linear(), dfl.DeltaFL(theta=0.5), privacy=privacy, **SHORT)
+
+
 def test_a_federation_in_memory_trains_the_params_of_its_folder(federation: dfl.Federation) -> None:
     federation.save("wards")
     mine = dfl.train(federation, dfl.models.Linear(), [dfl.DeltaFL(theta=0.5)], **SHORT)

@@ -96,6 +96,20 @@ pub(crate) fn field_page(
     Ok(page::page_with_text_table(&runs.into_iter().flatten().collect::<Vec<_>>(), caption, rows))
 }
 
+/// Draws the error of the devices against ε over runs that differ in it, as SVG. Returns `None` if no
+/// two runs have different ε.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, or if the chart cannot be drawn.
+pub fn error_by_epsilon(runs: &[PathBuf]) -> Result<Option<String>, ReportError> {
+    let read = |run: &PathBuf| {
+        RunResults::read(run).map_err(|source| ReportError::Run { path: run.clone(), source })
+    };
+    let runs = runs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    Ok(figures::error_by_epsilon(&runs)?)
+}
+
 /// The files of a report.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ReportPaths {

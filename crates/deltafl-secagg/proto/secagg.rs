@@ -151,4 +151,6 @@ pub struct Unmask {
     pub seeds: ::core::option::Option<Records>,
     #[prost(message, optional, tag = "3")]
     pub deposit_keys: ::core::option::Option<Records>,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub revealed: ::prost::bytes::Bytes,
 }

@@ -12,6 +12,7 @@ mod participant;
 mod seen_rounds;
 mod sharing;
 mod slot;
+mod survivor_keys;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub use self::participant::{AdversaryModel, DevicePolicy, Participant, RefusedRo
 pub use self::seen_rounds::{SeenRound, SeenRounds, SeenRoundsError};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
+pub use self::survivor_keys::SurvivorKeys;
 use crate::draw::LeftOut;
 use crate::identity::SIGNATURE_LEN;
 use crate::message::wire::box_len;
@@ -185,6 +187,21 @@ impl DeviceRound {
     ///
     /// Returns an error if no slot is open or the input has the wrong ring or length.
     pub fn submit(&mut self, context: &[u8], input: RingVector) -> Result<(), SubmitError> {
+        self.submit_with_keys(context, input, SurvivorKeys::default())
+    }
+
+    /// Submits the input of the open slot like [`submit`](Self::submit). After the survivors are
+    /// attested, the device reveals at most one of the keys with its shares.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no slot is open or the input has the wrong ring or length.
+    pub fn submit_with_keys(
+        &mut self,
+        context: &[u8],
+        input: RingVector,
+        keys: SurvivorKeys,
+    ) -> Result<(), SubmitError> {
         let Phase::Asked(asked) = &self.phase else {
             return Err(SubmitError::NotAsked);
         };
@@ -192,7 +209,7 @@ impl DeviceRound {
         let Phase::Asked(asked) = std::mem::replace(&mut self.phase, Phase::Over) else {
             return Err(SubmitError::NotAsked);
         };
-        let (masked, body) = asked.submit(&self.me, context, input);
+        let (masked, body) = asked.submit(&self.me, context, input, keys);
         self.phase = Phase::Masked(masked);
         self.send(body);
         Ok(())

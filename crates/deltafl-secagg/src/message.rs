@@ -95,8 +95,13 @@ pub enum DeviceBody {
         slot: u32,
         /// The shares.
         shares: BTreeMap<DeviceId, (SecretKind, SecretShare)>,
+        /// The key that the device reveals for this number of survivors, if it has one.
+        revealed: Option<[u8; REVEALED_LEN]>,
     },
 }
+
+/// The length of a key that a device reveals with its shares.
+pub const REVEALED_LEN: usize = 32;
 
 /// Identifies one of a device's two secrets of a slot. Both secrets together would unmask the
 /// device.

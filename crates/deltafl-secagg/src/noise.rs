@@ -20,6 +20,11 @@
 //! until the sample is decided (`exact`). The distribution is therefore exact, given uniform words.
 //! About one sample in 2⁵⁰ is undecided.
 //!
+//! [`DiscreteGaussian::add_words`] adds many samples from words of 32 bits: a sign, and the leading 31
+//! bits of the number that is inverted. It looks the magnitude up in the thresholds of 31 bits, almost
+//! always without a search. Where 31 bits do not decide, the number is continued to 64 bits and
+//! beyond. The distribution of these samples is exact, too.
+//!
 //! # Timing
 //!
 //! The number of comparisons and the cache lines of a sample depend on its magnitude. A process on
@@ -39,6 +44,10 @@ pub const MIN_VARIANCE: u32 = 16;
 pub const MAX_VARIANCE: u32 = 1 << 24;
 /// The number of leading bits of a word that index the guide of a table.
 const GUIDE_BITS: u32 = 12;
+/// The bits of a short number, which is inverted together with a sign.
+const SHORT_BITS: u32 = 31;
+/// The mark of a cell of the short guide that contains several thresholds.
+const SEVERAL: u16 = 1 << 15;
 
 /// The variance of a discrete Gaussian is zero or too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +84,19 @@ struct Table {
     /// For each value of the leading bits, the smallest magnitude that a word with these bits can
     /// have.
     guide: Vec<u16>,
+    /// The thresholds of short numbers; `None` if the magnitudes are too large.
+    short: Option<ShortTable>,
+}
+
+/// The thresholds of numbers with [`SHORT_BITS`] bits.
+struct ShortTable {
+    /// ⌊2³¹·P(|X| ≤ m)⌋. The last one is 2³¹.
+    thresholds: Vec<u32>,
+    /// A cell contains the numbers with the same leading bits. For each cell, the smallest magnitude
+    /// of its numbers, marked if the cell contains more than one threshold.
+    guide: Vec<u16>,
+    /// The number of bits after the leading ones.
+    shift: u32,
 }
 
 /// The tables of this process.
@@ -132,6 +154,36 @@ impl DiscreteGaussian {
     }
 }
 
+impl DiscreteGaussian {
+    /// Adds an independent sample to each entry, modulo 2⁶⁴, from one uniform word per entry. Further
+    /// words are drawn from `more` for the few samples that 31 bits do not decide.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are fewer words than entries.
+    pub fn add_words(&self, entries: &mut [u64], words: &[u32], more: &mut impl FnMut() -> u64) {
+        assert!(words.len() >= entries.len(), "there is one word per entry");
+        let table = &*self.0;
+        match &table.short {
+            Some(short) => add_signed(entries, words, |number| match short.magnitude(number) {
+                Some(magnitude) => magnitude,
+                None => table.continued(number, more),
+            }),
+            None => add_signed(entries, words, |number| table.continued(number, more)),
+        }
+    }
+}
+
+/// Adds the magnitude of each word's leading bits, with the sign of its last bit.
+#[inline(always)]
+fn add_signed(entries: &mut [u64], words: &[u32], mut magnitude: impl FnMut(u32) -> u64) {
+    for (entry, &word) in entries.iter_mut().zip(words) {
+        // Negation by arithmetic: a branch would be mispredicted half of the time.
+        let negative = u64::from(word & 1).wrapping_neg();
+        *entry = entry.wrapping_add((magnitude(word >> 1) ^ negative).wrapping_sub(negative));
+    }
+}
+
 impl std::fmt::Debug for DiscreteGaussian {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DiscreteGaussian(variance {})", self.0.variance)
@@ -150,12 +202,25 @@ impl Table {
             }
             guide.push(magnitude as u16);
         }
-        Self { variance, thresholds, guide }
+        let short = ShortTable::new(&thresholds);
+        Self { variance, thresholds, guide, short }
+    }
+
+    /// Draws |X| from a number of 31 bits that is continued by further words.
+    #[cold]
+    fn continued(&self, number: u32, more: &mut impl FnMut() -> u64) -> u64 {
+        let word = u64::from(number) << (64 - SHORT_BITS) | more() >> SHORT_BITS;
+        self.inverse(word, more)
     }
 
     /// Draws |X|.
     fn magnitude(&self, words: &mut impl FnMut() -> u64) -> u64 {
         let word = words();
+        self.inverse(word, words)
+    }
+
+    /// Returns |X| for a uniform number that starts with this word.
+    fn inverse(&self, word: u64, words: &mut impl FnMut() -> u64) -> u64 {
         let mut magnitude = usize::from(self.guide[(word >> (64 - GUIDE_BITS)) as usize]);
         while let Some(&threshold) = self.thresholds.get(magnitude) {
             if word < threshold {
@@ -170,170 +235,49 @@ impl Table {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use chacha20::ChaCha20Rng;
-    use rand_core::{Rng, SeedableRng};
-
-    use super::*;
-
-    fn words(seed: u64) -> impl FnMut() -> u64 {
-        let mut rng = ChaCha20Rng::seed_from_u64(seed);
-        move || rng.next_u64()
-    }
-
-    /// Returns P(X = x) for |x| ≤ `most` in floating point.
-    fn probabilities(variance: u32, most: i64) -> Vec<f64> {
-        let weight = |x: i64| (-((x * x) as f64) / (2.0 * f64::from(variance))).exp();
-        let total: f64 = (-most..=most).map(weight).sum();
-        (-most..=most).map(|x| weight(x) / total).collect()
-    }
-
-    /// Returns χ² of samples against the exact distribution and the degrees of freedom. Values with
-    /// fewer than 10 expected samples are merged.
-    fn chi_squared(variance: u32, samples: &[i64]) -> (f64, f64) {
-        let most = (12.0 * f64::from(variance).sqrt()) as i64 + 12;
-        let mut counts = vec![0_u64; (2 * most + 1) as usize];
-        samples.iter().for_each(|x| counts[(x + most) as usize] += 1);
-        let (mut chi, mut cells, mut expected, mut observed) = (0.0, 0.0, 0.0, 0.0);
-        for (count, probability) in counts.into_iter().zip(probabilities(variance, most)) {
-            expected += probability * samples.len() as f64;
-            observed += count as f64;
-            if expected >= 10.0 {
-                chi += (observed - expected) * (observed - expected) / expected;
-                cells += 1.0;
-                (expected, observed) = (0.0, 0.0);
-            }
+impl ShortTable {
+    fn new(thresholds: &[u64]) -> Option<Self> {
+        if thresholds.len() >= usize::from(SEVERAL) {
+            return None;
         }
-        (chi, cells - 1.0)
-    }
-
-    /// The algorithm of Canonne, Kamath and Steinke (2020): exact, without tables, and slow.
-    fn reference(variance: u32, words: &mut impl FnMut() -> u64) -> i64 {
-        fn below(n: u64, words: &mut impl FnMut() -> u64) -> u64 {
-            loop {
-                let word = words();
-                if word < u64::MAX - u64::MAX % n {
-                    return word % n;
-                }
-            }
-        }
-        /// Bernoulli(exp(−a/b)).
-        fn exponential(mut a: u64, b: u64, words: &mut impl FnMut() -> u64) -> bool {
-            while a > b {
-                if !exponential(b, b, words) {
-                    return false;
-                }
-                a -= b;
-            }
-            let mut k = 1;
-            while below(b * k, words) < a {
-                k += 1;
-            }
-            k % 2 == 1
-        }
-        let variance = u64::from(variance);
-        let t = variance.isqrt() + 1;
-        loop {
-            let u = below(t, words);
-            if !exponential(u, t, words) {
-                continue;
-            }
-            let mut v = 0;
-            while exponential(1, 1, words) {
-                v += 1;
-            }
-            let (magnitude, negative) = (u + t * v, words() & 1 == 1);
-            if magnitude == 0 && negative {
-                continue;
-            }
-            let distance = (magnitude * t).abs_diff(variance);
-            if exponential(distance * distance, 2 * variance * t * t, words) {
-                return if negative { -(magnitude as i64) } else { magnitude as i64 };
-            }
-        }
-    }
-
-    #[test]
-    fn samples_have_the_exact_distribution() {
-        for variance in [1, 2, 16, 100, 2025, 1 << 20] {
-            let noise = DiscreteGaussian::new(variance).unwrap();
-            let mut words = words(u64::from(variance));
-            let mut entries = vec![0; 100_000];
-            noise.add_to(&mut entries, &mut words);
-            let samples: Vec<i64> = entries.iter().map(|&entry| entry as i64).collect();
-            let (chi, freedom) = chi_squared(variance, &samples);
-            // χ² has the mean `freedom` and the variance 2·freedom.
-            assert!((chi - freedom).abs() < 4.5 * (2.0 * freedom).sqrt(), "{variance}: {chi} of {freedom}");
-            let single: Vec<i64> = (0..20_000).map(|_| noise.sample(&mut words)).collect();
-            let (chi, freedom) = chi_squared(variance, &single);
-            assert!((chi - freedom).abs() < 4.5 * (2.0 * freedom).sqrt(), "{variance}: {chi} of {freedom}");
-        }
-    }
-
-    #[test]
-    fn another_exact_algorithm_has_the_same_distribution() {
-        for variance in [2, 37, 900] {
-            let mut words = words(7);
-            let samples: Vec<i64> = (0..30_000).map(|_| reference(variance, &mut words)).collect();
-            let (chi, freedom) = chi_squared(variance, &samples);
-            assert!((chi - freedom).abs() < 4.5 * (2.0 * freedom).sqrt(), "{variance}: {chi} of {freedom}");
-        }
-    }
-
-    #[test]
-    fn a_wrong_distribution_is_noticed() {
-        // Variance 100 against samples of variance 104.
-        let mut words = words(3);
-        let noise = DiscreteGaussian::new(104).unwrap();
-        let samples: Vec<i64> = (0..100_000).map(|_| noise.sample(&mut words)).collect();
-        let (chi, freedom) = chi_squared(100, &samples);
-        assert!(chi - freedom > 4.5 * (2.0 * freedom).sqrt(), "{chi} of {freedom}");
-    }
-
-    #[test]
-    fn the_table_and_the_exact_search_agree_on_every_threshold() {
-        for variance in [1, 16, 1000] {
-            let table = Table::new(variance);
-            for (magnitude, pair) in table.thresholds.windows(3).enumerate().step_by(7) {
-                let [below, threshold, above] = *pair else { continue };
-                // Far out the thresholds are so close that a word is a tie of several.
-                if threshold - below < 4 || above - threshold < 4 {
-                    break;
-                }
-                let magnitude = magnitude as u64 + 1;
-                for (word, expected) in [(threshold - 1, magnitude), (threshold + 1, magnitude + 1)] {
-                    assert_eq!(
-                        exact::resolve(variance, word, &mut || 1 << 63),
-                        expected,
-                        "{variance} {word}"
-                    );
-                    assert_eq!(table.magnitude(&mut || word), expected, "{variance} {word}");
-                }
-                // The words after a tie decide.
-                assert_eq!(exact::resolve(variance, threshold, &mut || 0), magnitude);
-                assert_eq!(exact::resolve(variance, threshold, &mut || u64::MAX), magnitude + 1);
-            }
-        }
-    }
-
-    #[test]
-    fn the_largest_word_is_far_out_and_still_decided() {
-        let noise = DiscreteGaussian::new(16).unwrap();
-        let mut calls = 0;
-        let mut words = || {
-            calls += 1;
-            if calls <= 2 { u64::MAX } else { 0 }
+        let mut short: Vec<u32> = thresholds.iter().map(|long| (long >> (64 - SHORT_BITS)) as u32).collect();
+        short.push(1 << SHORT_BITS);
+        // About 50 cells for the most frequent magnitude: few cells contain a threshold, and where
+        // they contain several, samples are rare.
+        let deviations = thresholds.partition_point(|&threshold| threshold < u64::MAX / 100 * 68);
+        let bits = (deviations.max(1).ilog2() + 6).clamp(8, 15);
+        let shift = SHORT_BITS - bits;
+        let cell = |number: u32| {
+            let (first, last) = (number << shift, (number << shift) + ((1 << shift) - 1));
+            let smallest = short.partition_point(|&threshold| threshold < first);
+            let largest = short.partition_point(|&threshold| threshold <= last);
+            smallest as u16 | if largest - smallest > 1 { SEVERAL } else { 0 }
         };
-        // 2⁻¹²⁸ is about the probability of 13 σ.
-        let magnitude = noise.0.magnitude(&mut words);
-        assert!((48..60).contains(&magnitude), "{magnitude}");
+        let guide = (0..1_u32 << bits).map(cell).collect();
+        Some(Self { thresholds: short, guide, shift })
     }
 
-    #[test]
-    fn a_variance_that_no_table_has_is_refused() {
-        for got in [0, MAX_VARIANCE + 1, u32::MAX] {
-            assert_eq!(DiscreteGaussian::new(got).unwrap_err(), InvalidVariance { got });
+    /// Returns |X| if the number determines it.
+    #[inline]
+    fn magnitude(&self, number: u32) -> Option<u64> {
+        let smallest = *self.guide.get((number >> self.shift) as usize)?;
+        if smallest >= SEVERAL {
+            return self.searched(number);
         }
+        let threshold = *self.thresholds.get(usize::from(smallest))?;
+        let magnitude = u64::from(smallest) + u64::from(number > threshold);
+        (number != threshold).then_some(magnitude)
+    }
+
+    /// Searches the thresholds of a cell with several of them.
+    fn searched(&self, number: u32) -> Option<u64> {
+        let cell = (number >> self.shift) as usize;
+        let start = usize::from(self.guide.get(cell)? & !SEVERAL);
+        let above = self.thresholds[start..].iter().position(|&threshold| number <= threshold)?;
+        let magnitude = start + above;
+        (self.thresholds[magnitude] != number).then_some(magnitude as u64)
     }
 }
+
+#[cfg(test)]
+mod tests;

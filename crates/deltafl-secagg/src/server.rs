@@ -11,7 +11,7 @@ mod setup;
 mod slot;
 mod unmask;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,9 @@ use crate::defences::{Defence, Defences};
 use crate::graph::Graph;
 use crate::identity::{DeviceId, KeyRoster};
 use crate::message::wire::{box_len, deposit_len};
-use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
+use crate::message::{
+    DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEALED_LEN, ServerBody, ServerMessage,
+};
 use crate::params::{ParamsError, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
 use crate::shamir::SHARE_LEN;
@@ -101,6 +103,8 @@ pub struct SlotSum {
     pub sum: RingVector,
     /// The devices whose inputs are in the sum.
     pub survivors: DeviceSet,
+    /// The keys that devices revealed for this number of survivors.
+    pub revealed: BTreeMap<DeviceId, [u8; REVEALED_LEN]>,
 }
 
 /// A server's state machine for one round.
@@ -213,7 +217,9 @@ impl ServerRound {
             (Phase::Attesting(phase), DeviceBody::Attest { slot, signature }) => {
                 phase.take(&self.round, from, slot, signature)
             }
-            (Phase::Unmasking(phase), DeviceBody::Unmask { slot, shares }) => phase.take(from, slot, shares),
+            (Phase::Unmasking(phase), DeviceBody::Unmask { slot, shares, revealed }) => {
+                phase.take(from, slot, shares, revealed)
+            }
             _ => Err(RefusedMessage::WrongPhase),
         }?;
         if self.phase.is_complete() {

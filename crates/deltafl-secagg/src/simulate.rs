@@ -35,12 +35,14 @@ use thiserror::Error;
 
 pub use self::traffic::{DeviceTraffic, RoundTraffic};
 use crate::defences::Defences;
-use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SubmitError};
+use crate::device::{
+    AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SubmitError, SurvivorKeys,
+};
 use crate::graph::{GraphRule, Permille};
 use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
 use crate::mask::MaskSuite;
 use crate::message::wire::{decode_device, decode_server, encode_device, encode_server};
-use crate::message::{DeviceBody, DeviceSet, ServerBody};
+use crate::message::{DeviceBody, DeviceSet, REVEALED_LEN, ServerBody};
 use crate::params::{ParamsError, RoundId, RoundParams};
 use crate::ring::{Ring, RingVector};
 use crate::server::{
@@ -156,6 +158,8 @@ pub struct SimulatedSum<C> {
     pub sum: Vec<C>,
     /// The devices whose inputs are in the sum.
     pub survivors: DeviceSet,
+    /// The keys that devices revealed for this number of survivors.
+    pub revealed: BTreeMap<DeviceId, [u8; REVEALED_LEN]>,
 }
 
 /// An error of a simulated round.
@@ -267,14 +271,37 @@ impl SimulatedRound {
         context: &[u8],
         mut input: impl FnMut(DeviceId) -> Vec<C>,
     ) -> Result<SimulatedSum<C>, SimulationError> {
+        self.sum_with_keys(len, context, |id| (input(id), SurvivorKeys::default()))
+    }
+
+    /// Computes the next sum like [`sum`](Self::sum). Each device also has keys, of which it reveals at
+    /// most one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the round fails, no slot is left or an input has the wrong length.
+    ///
+    /// # Panics
+    ///
+    /// Never for honest devices: a slot ends with a sum or with an error.
+    pub fn sum_with_keys<C: Coordinate>(
+        &mut self,
+        len: u32,
+        context: &[u8],
+        mut input: impl FnMut(DeviceId) -> (Vec<C>, SurvivorKeys),
+    ) -> Result<SimulatedSum<C>, SimulationError> {
         match self.server.open_slot(self.now, C::RING, len, context) {
             Ok(()) => {}
             Err(OpenSlotError::Ended(failure)) => return Err(failure.into()),
             Err(OpenSlotError::NotReady) => return Err(SimulationError::SlotsUsedUp),
         }
-        let slot_sum = self.run(&mut |device, id| device.submit(context, C::into_vector(input(id))))?;
-        let SlotSum { sum, survivors, .. } = slot_sum.expect("a slot ends with a sum or a failure");
-        Ok(SimulatedSum { sum: C::from_vector(sum), survivors })
+        let slot_sum = self.run(&mut |device, id| {
+            let (coordinates, keys) = input(id);
+            device.submit_with_keys(context, C::into_vector(coordinates), keys)
+        })?;
+        let slot_sum = slot_sum.expect("a slot ends with a sum or a failure");
+        let SlotSum { sum, survivors, revealed, .. } = slot_sum;
+        Ok(SimulatedSum { sum: C::from_vector(sum), survivors, revealed })
     }
 
     /// Returns the messages and bytes so far.

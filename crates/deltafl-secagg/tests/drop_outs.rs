@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use chacha20::ChaCha20Rng;
+use deltafl_secagg::device::SurvivorKeys;
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::MaskSuite;
@@ -274,6 +275,27 @@ fn three_sums_take_twelve_messages_per_direction_and_thirteen_on_a_drawn_graph()
         }
         for (_, device) in round.traffic().devices() {
             assert_eq!((device.messages_sent, device.messages_received), expected);
+        }
+    }
+}
+
+#[test]
+fn survivors_reveal_the_key_of_their_number_and_no_other() {
+    for dropped in 0..3 {
+        let drops: Vec<DropOut> = (0..dropped).map(|id| DropOut::before_input(DeviceId(id), 0)).collect();
+        let mut rng = ChaCha20Rng::seed_from_u64(3);
+        let ids: Vec<DeviceId> = (0..7).map(DeviceId).collect();
+        let mut round = SimulatedRound::new(&config(4), &ids, &drops, &mut rng).expect("seven");
+        let keys = |id: DeviceId| {
+            let key = |fewest: u64| (fewest, [(16 * fewest) as u8 | id.0 as u8; 32]);
+            SurvivorKeys::new(vec![key(7), key(6)])
+        };
+        let sum = round.sum_with_keys(1, b"", |id| (vec![1u64], keys(id))).expect("enough survive");
+        let survivors = 7 - dropped;
+        assert_eq!(sum.sum, [u64::from(survivors)]);
+        for id in ids {
+            let expected = (id.0 >= dropped && survivors >= 6).then(|| [(16 * survivors) as u8 | id.0 as u8; 32]);
+            assert_eq!(sum.revealed.get(&id).copied(), expected, "{dropped} {id:?}");
         }
     }
 }

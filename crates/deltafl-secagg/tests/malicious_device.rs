@@ -221,12 +221,12 @@ fn a_signature_on_a_different_message_is_rejected() {
 #[test]
 fn a_false_share_gives_a_secret_that_does_not_match_its_commitment() {
     let misbehaviour = |body| match body {
-        DeviceBody::Unmask { slot, mut shares } => {
+        DeviceBody::Unmask { slot, mut shares, revealed } => {
             let (_, share) = shares.get_mut(&DeviceId(0)).expect("in its circle");
             let mut bytes = share.to_bytes();
             bytes[0] ^= 1;
             *share = SecretShare::from_bytes(&bytes).expect("still below p");
-            DeviceBody::Unmask { slot, shares }
+            DeviceBody::Unmask { slot, shares, revealed }
         }
         body => body,
     };
@@ -241,16 +241,16 @@ fn a_false_share_gives_a_secret_that_does_not_match_its_commitment() {
 #[test]
 fn shares_of_the_wrong_kind_or_number_are_rejected() {
     let wrong_kind = |body| match body {
-        DeviceBody::Unmask { slot, mut shares } => {
+        DeviceBody::Unmask { slot, mut shares, revealed } => {
             shares.get_mut(&DeviceId(0)).expect("in its circle").0 = SecretKind::DepositKey;
-            DeviceBody::Unmask { slot, shares }
+            DeviceBody::Unmask { slot, shares, revealed }
         }
         body => body,
     };
     let missing = |body| match body {
-        DeviceBody::Unmask { slot, mut shares } => {
+        DeviceBody::Unmask { slot, mut shares, revealed } => {
             shares.pop_first();
-            DeviceBody::Unmask { slot, shares }
+            DeviceBody::Unmask { slot, shares, revealed }
         }
         body => body,
     };
@@ -464,13 +464,13 @@ fn a_device_with_a_false_deposit_that_drops_out_is_named_in_the_failure() {
 /// The first devices reveal shares with one bit flipped, for the selected owners.
 fn false_shares(liars: u32, of: impl Fn(DeviceId) -> bool) -> Outcome {
     let misbehaviour = |id: DeviceId, body| match body {
-        DeviceBody::Unmask { slot, mut shares } if id.0 < liars => {
+        DeviceBody::Unmask { slot, mut shares, revealed } if id.0 < liars => {
             for (_, (_, share)) in shares.iter_mut().filter(|(owner, _)| of(**owner)) {
                 let mut bytes = share.to_bytes();
                 bytes[8] ^= 1;
                 *share = SecretShare::from_bytes(&bytes).expect("still below p");
             }
-            DeviceBody::Unmask { slot, shares }
+            DeviceBody::Unmask { slot, shares, revealed }
         }
         body => body,
     };

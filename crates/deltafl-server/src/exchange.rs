@@ -21,6 +21,7 @@ use deltafl::exchange::{
     Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
+use deltafl::privacy::ExcessKey;
 use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::training::State;
 use deltafl_secagg::Defences;
@@ -390,6 +391,7 @@ impl NetworkExchange {
             RingVector::Z32(values) => values.into_iter().map(u64::from).collect(),
         };
         let answered = sum.survivors.len() as u64;
+        let values = without_excess(queries, answered, sum.revealed.values(), values);
         let mut rest = values.as_slice();
         let part = |(i, query): (usize, &Query)| {
             let (values, behind) = rest.split_at(query.answer_len());
@@ -414,6 +416,28 @@ impl NetworkExchange {
         }
         Ok(sums)
     }
+}
+
+/// Subtracts the noise that a sum over this many devices does not need, by the keys that devices
+/// revealed.
+fn without_excess<'k>(
+    queries: &[Query],
+    survivors: u64,
+    revealed: impl Iterator<Item = &'k [u8; 32]>,
+    mut values: Vec<u64>,
+) -> Vec<u64> {
+    for &key in revealed {
+        let key = ExcessKey::revealed(queries, survivors, key);
+        let mut rest = values.as_mut_slice();
+        for query in queries {
+            let (of_query, behind) = rest.split_at_mut(query.answer_len());
+            rest = behind;
+            if let Some(noise) = &query.noise {
+                noise.subtract_parts(key, query.number(), of_query);
+            }
+        }
+    }
+    values
 }
 
 /// Returns the sum over no devices.

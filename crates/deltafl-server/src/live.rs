@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::training::RoundRecord;
+use deltafl::training::{PrivacySpent, RoundRecord};
 use deltafl_data::run_folder::{IdleCause, RoundLine};
 use deltafl_wire::card::HeldOutFigures;
 use serde::Serialize;
@@ -119,6 +119,8 @@ pub struct RoundView {
     pub losses: Vec<Option<PublishedLosses>>,
     /// The evaluation of models on the held-out examples of the cohort, per track.
     pub held_out: Vec<Vec<HeldOutFigures>>,
+    /// The privacy spent up to this round. `None` for exact sums.
+    pub privacy: Option<PrivacySpent>,
 }
 
 /// A newly committed round.
@@ -152,6 +154,7 @@ impl RoundView {
             phases: phases.to_vec(),
             losses: losses.to_vec(),
             held_out: held_out::primary(lines, tracks),
+            privacy: records().find_map(|record| record.privacy),
         })
     }
 }

@@ -13,6 +13,7 @@ mod watchdog;
 use std::path::Path;
 
 use browser::Browser;
+use deltafl::training::PrivacySpent;
 use deltafl_server::http::Access;
 use deltafl_server::live::{Fresh, Role};
 use deltafl_server::serve::{PhasePurpose, Status};
@@ -45,6 +46,13 @@ async fn the_page_follows_a_federation_on_any_screen() {
             if round % 5 == 0 {
                 line.record.evaluations = vec![held_out(round, i)];
             }
+            line.record.privacy = Some(PrivacySpent {
+                epsilon_server: Some(0.5 * (round + 1) as f64),
+                epsilon_readers: 0.1 * (round + 1) as f64,
+                delta: 1e-6,
+                clip: 0.5,
+                unclipped: 0.5,
+            });
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
         let known: Vec<_> = losses(round)
@@ -65,6 +73,9 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert_eq!(browser.text("#online"), "38 / 41");
         assert_eq!(browser.value("document.querySelectorAll('#eta path.line').length"), 2, "FedAvg has no η");
         assert_eq!(browser.value("document.getElementById('loss-section').hidden"), true, "private mode");
+        assert_eq!(browser.value("document.querySelectorAll('#privacy path.line').length"), 2, "two observers");
+        let spent = browser.text("#privacy-note");
+        assert!(spent.contains("10.0 against the server") && spent.contains("2.00 against readers"), "{spent}");
         assert!(browser.text("#timeline").contains("38 of 40 −2"), "{}", browser.text("#timeline"));
 
         assert_eq!(

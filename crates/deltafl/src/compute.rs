@@ -8,11 +8,12 @@
 use std::ops::Range;
 
 use crate::data::FederationIndex;
+use crate::device::UpdateRandomness;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
-use crate::privacy::Noise;
-use crate::question::RoundKey;
+use crate::privacy::{Noise, excess};
+use crate::question::{Query, RoundKey};
 use crate::selection::Report;
 use crate::task::Task;
 use crate::trainer::{LocalPlan, PersonalMethod, TrainerError};
@@ -64,6 +65,34 @@ pub struct TaskNoise {
     pub noise: Noise,
     /// The number of the query among those of its round, for its random numbers.
     pub query: u32,
+    /// The parts of the noise that stay although they can be removed; `None` if no part can be removed.
+    pub kept: Option<KeptParts>,
+}
+
+/// The removable parts of a device's noise that stay in a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptParts {
+    /// The number of the first query of the question, for the random numbers.
+    pub question: u32,
+    /// The number of parts.
+    pub parts: u32,
+}
+
+impl KeptParts {
+    /// Returns the parts that stay in the sum of some queries over this many devices.
+    pub(crate) fn new(queries: &[Query], survivors: u64) -> Option<Self> {
+        let first = queries.first().filter(|_| excess::is_removable(queries))?;
+        Some(Self { question: first.number(), parts: excess::last_kept(queries, survivors) })
+    }
+
+    /// Adds the parts of a simulated device to its answer to a query.
+    pub(crate) fn add_to(self, noise: &Noise, key: &RoundKey, device: u64, query: u32, answer: &mut [u64]) {
+        let parts = self.parts.min(excess::NoiseLevels::new(noise).removable());
+        if parts > 0 {
+            let first = UpdateRandomness::Reproducible.excess_key(key, device, self.question);
+            noise.add_parts(first, parts, query, answer);
+        }
+    }
 }
 
 /// The reason for which a computation failed.

@@ -12,6 +12,8 @@ use crate::evaluation::Measure;
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
+use crate::privacy::ExcessKey;
+use crate::privacy::excess::{NoiseLevels, is_removable};
 use crate::question::{Ask, Query, Question, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::task::Task;
@@ -67,6 +69,19 @@ impl UpdateRandomness {
             Self::Reproducible => update_stream(key, device),
             Self::Secret(secret) => Stream::from_key(*secret),
         }
+    }
+
+    /// Returns the key of the noise that can be removed from a sum, for the question whose first query
+    /// has this number.
+    pub(crate) fn excess_key(&self, key: &RoundKey, device: u64, question: u32) -> ExcessKey {
+        ExcessKey::first(match self {
+            Self::Reproducible => {
+                Stream::for_query(key.seed, Purpose::ExcessNoise, key.round, device, question)
+            }
+            Self::Secret(secret) => {
+                Stream::from_key(blake3::derive_key("deltafl removable noise of a device v1", secret))
+            }
+        })
     }
 
     /// Returns the random numbers of a device's noise for one query of a round.
@@ -152,6 +167,9 @@ impl Member<'_> {
         for (i, query) in queries.iter().enumerate() {
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
+            if let (Some(noise), Some(first)) = (&query.noise, self.excess_key(question)) {
+                noise.add_all_parts(first, query.number(), &mut values[start..]);
+            }
             if !is_answered(i, query) {
                 if let Some(noise) = &query.noise {
                     noise.add_to(&mut values[start..], &mut self.noise_stream(key, query));
@@ -165,6 +183,28 @@ impl Member<'_> {
             self.answer(key, query, loss, worker, &mut own[i], &mut values[start..])?;
         }
         Ok(values)
+    }
+
+    /// Returns the key of the removable noise in the answers to a question.
+    fn excess_key<P>(&self, Question { key, queries }: &Question<P>) -> Option<ExcessKey> {
+        let first = queries.first().filter(|_| is_removable(queries))?;
+        Some(self.randomness.excess_key(key, self.key, first.number()))
+    }
+
+    /// Returns the keys that the device reveals after the survivors of a sum are known, each with the
+    /// fewest survivors for which it is revealed, those for the most survivors first. Returns none if no
+    /// noise of the question can be removed.
+    pub fn excess_keys<P>(&self, question: &Question<P>) -> Vec<(u64, [u8; 32])> {
+        let Some(first) = self.excess_key(question) else { return Vec::new() };
+        let noises = question.queries.iter().filter_map(|query| query.noise.as_ref());
+        let levels: Vec<NoiseLevels> = noises.map(NoiseLevels::new).collect();
+        let removable = levels.iter().map(NoiseLevels::removable).max().unwrap_or(0);
+        // The parts up to this one must suffice for every query.
+        let fewest = |part: u32| {
+            let longer = levels.iter().filter(|levels| levels.removable() > part);
+            longer.map(|levels| levels.fewest(part)).max().unwrap_or(0)
+        };
+        (0..removable).map(|part| (fewest(part), first.later(part + 1).bytes())).collect()
     }
 
     fn cached_loss(

@@ -32,10 +32,12 @@ pub(crate) mod pooled;
 pub(crate) mod portable;
 mod prefetch;
 pub(crate) mod product;
+pub(crate) mod rotation;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 pub(crate) mod sums;
 pub(crate) mod winograd;
+pub(crate) mod words;
 
 pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};

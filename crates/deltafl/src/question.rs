@@ -17,6 +17,7 @@
 //!   tag 3     an evaluation: measures u8 · name of a measure: length u8, name …
 //!   tag 4     a tree: lower f64 · upper f64 · height u8
 //!   noise     after each query: 0 u8; or 1 u8 · variance u32 · units u32 · honest u32 · clip f64 (0 for none)
+//!             ; or 2 u8 · the same · accomplices u32 · most u32, if excess noise is removed
 //! ```
 
 mod bytes;
@@ -131,7 +132,7 @@ impl<P> Query<P> {
     }
 
     /// Returns the number of the query among those of a round, for its random numbers.
-    pub(crate) fn number(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         let kind = match self.ask {
             Ask::Quantile(_) => 0,
             Ask::Update { .. } => 1,
@@ -204,10 +205,10 @@ impl<P: Identified> Query<P> {
         }
     }
 
-    /// Returns the cost of the sum if at least `honest` devices add their noise. It is unbounded for
-    /// an exact sum.
-    pub fn rho(&self, honest: u64) -> Rho {
-        let cost = |noise: &Noise| noise.rho(&self.ask, self.params.entries(), honest);
+    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding` others
+    /// may subtract theirs. It is unbounded for an exact sum.
+    pub fn rho(&self, honest: u64, colluding: u64) -> Rho {
+        let cost = |noise: &Noise| noise.rho(&self.ask, self.params.entries(), honest, colluding);
         self.noise.as_ref().map_or(Rho::UNBOUNDED, cost)
     }
 }

@@ -7,6 +7,9 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::kernel::Granted;
+use crate::kernel::words::{GROUP, write_words};
+
 /// The purpose of a stream. The discriminants are part of every result: never renumber them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -45,6 +48,8 @@ pub enum Purpose {
     CentralNoise = 16,
     /// The rounds in which a device may be drawn, if it waits between two of them.
     Turn = 17,
+    /// The noise of a simulated device that can be removed after the survivors are known.
+    ExcessNoise = 18,
 }
 
 /// A stream of random numbers for one purpose.
@@ -131,9 +136,61 @@ impl Stream {
     }
 }
 
+/// Many uniform words at once: the words of a ChaCha8 key that a stream draws, in the order of
+/// [`write_words`].
+#[derive(Clone)]
+pub(crate) struct BulkWords {
+    key: [u32; 8],
+    group: u64,
+}
+
+impl BulkWords {
+    /// The words of one call of [`next`](Self::next) at most.
+    pub(crate) const BATCH: usize = 16 * GROUP;
+
+    /// Draws the key from a stream.
+    pub(crate) fn new(stream: &mut Stream) -> Self {
+        let mut key = [0; 8];
+        for pair in key.chunks_exact_mut(2) {
+            let word = stream.next_u64();
+            pair.copy_from_slice(&[word as u32, (word >> 32) as u32]);
+        }
+        Self { key, group: 0 }
+    }
+
+    /// Returns the next `count` words in the buffer. A later call continues with a new group.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the buffer is too short for whole groups.
+    pub(crate) fn next<'b>(&mut self, count: usize, buffer: &'b mut [u32]) -> &'b [u32] {
+        let groups = count.div_ceil(GROUP);
+        let words = &mut buffer[..groups * GROUP];
+        write_words(Granted::best(), &self.key, self.group, words);
+        self.group += groups as u64;
+        &words[..count]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bulk_words_are_those_of_the_key_and_never_repeat() {
+        let mut stream = Stream::new(1, Purpose::Noise, 0, 0);
+        let mut bulk = BulkWords::new(&mut stream.clone());
+        let (mut first, mut second) = (vec![0; BulkWords::BATCH], vec![0; BulkWords::BATCH]);
+        let words: Vec<u32> = bulk.next(300, &mut first).to_vec();
+        let later: Vec<u32> = bulk.next(300, &mut second).to_vec();
+        assert!(words.iter().all(|word| !later.contains(word)), "words of 32 bits rarely occur twice");
+        // Word 0 of block 1 is the second word of the group.
+        let mut key = [0; 32];
+        key.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&stream.next_u64().to_le_bytes()));
+        let mut cipher = ChaCha8Rng::from_seed(key);
+        let blocks: Vec<u32> = (0..GROUP).map(|_| cipher.next_u32()).collect();
+        assert_eq!((words[0], words[1], words[16]), (blocks[0], blocks[16], blocks[1]));
+    }
 
     #[test]
     fn every_part_of_the_key_changes_the_stream() {

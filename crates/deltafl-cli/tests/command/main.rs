@@ -10,6 +10,7 @@ mod experiments;
 mod federation;
 mod operations;
 mod own_data;
+mod privacy;
 mod report;
 mod run;
 mod support;

@@ -169,7 +169,7 @@ fn typed_keys() -> Vec<Key> {
     let privacy = fields!(
         "privacy", PrivacySection = privacy,
         [epsilon, noise, delta, clip, adaptive, mechanism, rounds_between, survivors, accomplices, quantile,
-         evaluation], tables []
+         evaluation, remove_excess], tables []
     );
     let mut keys: Vec<Key> = run.chain(data).collect();
     keys.extend([split, within, given].concat());

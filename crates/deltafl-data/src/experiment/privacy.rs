@@ -46,6 +46,9 @@ pub struct PrivacySection {
     /// The share of the run that evaluations of held-out examples receive.
     #[serde(default = "evaluation_share")]
     pub evaluation: Fraction,
+    /// Whether the noise that a sum does not need is removed after its survivors are known.
+    #[serde(default)]
+    pub remove_excess: bool,
 }
 
 fn delta() -> Delta {
@@ -92,6 +95,7 @@ impl PrivacySection {
             accomplices: None,
             quantile: quantile_share(),
             evaluation: evaluation_share(),
+            remove_excess: false,
         }
     }
 
@@ -148,6 +152,7 @@ impl Experiment {
             track_round,
             evaluation,
             quantile_share: section.quantile.get(),
+            remove_excess: section.remove_excess,
         })
     }
 

@@ -174,7 +174,7 @@ impl Session<'_> {
                 true => RingVector::Z32(answer.values.into_iter().map(|entry| entry as u32).collect()),
                 false => RingVector::Z64(answer.values),
             };
-            let submitted = protocol.submit(&answer.context, values);
+            let submitted = protocol.submit_with_keys(&answer.context, values, answer.keys);
             Ok((submitted, protocol, losses, own))
         });
         let computed = self.unless_over(computed).await;

@@ -177,6 +177,8 @@ class Run:
         """Returns a table with one row per seed, model and round.
 
         The columns include η, the loss, the sizes of cohort and tail, the bytes and the seconds.
+        With ``privacy``, ``epsilon_server`` and ``epsilon_readers`` are ε up to the round against the
+        server and against readers of the models.
         """
         return Table(_deltafl.rounds(self.path))
 

@@ -110,8 +110,9 @@ def train(
         tracks: The models that train in a round: all with the whole cohort ("together"), one
             ("in-turn"), or all with a part of the cohort each ("apart"). The default is "in-turn"
             if an algorithm finds η in secure sums, otherwise "together".
-        privacy: The budget of differential privacy, such as ``{"epsilon": 10, "clip": 0.3}``. The
-            sums are then noisy.
+        privacy: The section ``[privacy]``, for example ``{"epsilon": 10, "clip": 0.5}``: devices add
+            noise to their answers. The records contain ε after each round. None trains with exact
+            sums.
         threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
         workers: The number of processes that compute the devices of a trainer, for trainers that
             hold the interpreter lock. The bits are those of ``threads``. The trainer must be

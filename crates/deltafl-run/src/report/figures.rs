@@ -6,6 +6,7 @@ use super::results::RunResults;
 use crate::drawing::{self, DrawingError};
 
 pub(super) mod bins;
+mod by_epsilon;
 mod chart;
 mod combined;
 mod draw;
@@ -59,6 +60,7 @@ pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> 
         runs => several::side_by_side(runs),
     };
     plans.extend(eta_every::eta_every(runs));
+    plans.extend(by_epsilon::by_epsilon(runs));
     plans.extend(combined::combined(runs));
     number_namesakes(&mut plans);
     let drawn = |FigurePlan { name, layout }: FigurePlan| {
@@ -66,6 +68,12 @@ pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> 
         Ok(Figure { name, svg, png })
     };
     plans.into_iter().map(drawn).collect()
+}
+
+/// Draws the primary measure against ε over runs that differ in it. Returns `None` if they do not.
+pub(super) fn error_by_epsilon(runs: &[RunResults]) -> Result<Option<String>, DrawingError> {
+    let first = by_epsilon::by_epsilon(runs).into_iter().next();
+    first.map(|plan| Ok(plan.layout.drawn()?.0)).transpose()
 }
 
 /// Adds numbers to figures with the same name, such as the train losses of two tasks.

@@ -9,6 +9,7 @@ use super::abort::{Abort, SubmitError};
 use super::member::Member;
 use super::participant::LocalDevice;
 use super::sharing::SlotHoldings;
+use super::survivor_keys::SurvivorKeys;
 use crate::defences::Defence;
 use crate::identity::{DeviceId, SIGNATURE_LEN, Signed};
 use crate::keys::{mask_sign, self_mask_key};
@@ -86,13 +87,14 @@ impl Asked {
         me: &LocalDevice,
         context: &[u8],
         mut input: RingVector,
+        keys: SurvivorKeys,
     ) -> (Masked, DeviceBody) {
         let SlotRequest { slot, ring, len, .. } = self.request;
         let spec = SlotSpec::new(slot, ring, len, context);
         mask::apply(&mut input, me.params.suite, &self.masks(me, &spec));
         let signature = me.identity.sign(&self.rest.member.transcript.masked(&spec, &self.active));
         let body = DeviceBody::MaskedInput { slot, input: Bytes::from(input.to_le_bytes()), signature };
-        (Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body)
+        (Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active, keys }, body)
     }
 
     fn masks(&self, me: &LocalDevice, spec: &SlotSpec) -> Vec<(MaskSign, MaskKey)> {
@@ -115,6 +117,7 @@ pub(super) struct Masked {
     holdings: SlotHoldings,
     spec: SlotSpec,
     active: DeviceSet,
+    keys: SurvivorKeys,
 }
 
 impl Masked {
@@ -131,8 +134,8 @@ impl Masked {
         let masked = member.transcript.masked(&self.spec, &self.active);
         member.transcript = member.transcript.with_slot(&self.spec, &self.active, &survivors);
         let signature = me.identity.sign(&member.transcript.attestation());
-        let Self { rest, holdings, spec, active } = self;
-        let attested = Attested { rest, holdings, spec, active, survivors, masked };
+        let Self { rest, holdings, spec, active, keys } = self;
+        let attested = Attested { rest, holdings, spec, active, survivors, masked, keys };
         Ok((attested, DeviceBody::Attest { slot, signature }))
     }
 }
@@ -157,6 +160,7 @@ pub(super) struct Attested {
     survivors: DeviceSet,
     /// Returns the message that every device with the same view signed with its input.
     masked: Vec<u8>,
+    keys: SurvivorKeys,
 }
 
 impl Attested {
@@ -177,9 +181,10 @@ impl Attested {
         self.check_signatures(me, signatures)?;
         self.check_masked(me, signatures, masked)?;
         let shares = self.shares();
+        let revealed = self.keys.for_survivors(self.survivors.len());
         self.rest.allowed = self.survivors;
         self.rest.next += 1;
-        Ok((self.rest, DeviceBody::Unmask { slot, shares }))
+        Ok((self.rest, DeviceBody::Unmask { slot, shares, revealed }))
     }
 
     /// On a sparse graph, the device reveals shares of a neighbour's seed only if that neighbour

@@ -202,7 +202,7 @@ fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
             slot: *slot,
             signature: Bytes::copy_from_slice(signature),
         }),
-        DeviceBody::Unmask { slot, shares } => {
+        DeviceBody::Unmask { slot, shares, revealed } => {
             let of = |wanted: SecretKind| -> BTreeMap<DeviceId, [u8; SHARE_LEN]> {
                 let matching = shares.iter().filter(|(_, (kind, _))| *kind == wanted);
                 matching.map(|(&id, (_, share))| (id, share.to_bytes())).collect()
@@ -212,6 +212,7 @@ fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
                 slot: *slot,
                 seeds: Some(records(&seeds)),
                 deposit_keys: Some(records(&deposit_keys)),
+                revealed: revealed.map(|key| Bytes::copy_from_slice(&key)).unwrap_or_default(),
             })
         }
     }
@@ -236,7 +237,11 @@ fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
             DeviceBody::Attest { slot: wire.slot, signature: array(&wire.signature, "signature")? }
         }
         from_device::Body::Unmask(wire) => {
-            DeviceBody::Unmask { slot: wire.slot, shares: unmask_shares(wire)? }
+            let revealed = match wire.revealed.len() {
+                0 => None,
+                _ => Some(array(&wire.revealed, "revealed")?),
+            };
+            DeviceBody::Unmask { slot: wire.slot, revealed, shares: unmask_shares(wire)? }
         }
     })
 }

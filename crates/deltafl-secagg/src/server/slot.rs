@@ -10,7 +10,7 @@ use super::setup::{KeySetup, expected};
 use super::unmask::unmask;
 use super::{Phase, PhaseTransition, RoundContext, ServerRoundEvent, SlotSum};
 use crate::identity::{DeviceId, SIGNATURE_LEN};
-use crate::message::{DeviceSet, SecretKind, ServerBody};
+use crate::message::{DeviceSet, REVEALED_LEN, SecretKind, ServerBody};
 use crate::params::SlotSpec;
 use crate::ring::RingVector;
 use crate::shamir::SecretShare;
@@ -156,8 +156,8 @@ impl Attesting {
         let need = slot.setup.graph.threshold();
         round.enough(PhaseName::Consistency(slot.spec.slot), signers.len(), need)?;
         let messages = attestations(&slot, &signers, signatures, masked);
-        let unmasking =
-            Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
+        let (shares, answered, revealed) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let unmasking = Unmasking { slot, sum, survivors, signers, shares, answered, revealed };
         Ok(PhaseTransition { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
     }
 }
@@ -200,6 +200,8 @@ pub(super) struct Unmasking {
     /// The shares by owner of the secret, then by holder in increasing order.
     shares: BTreeMap<DeviceId, BTreeMap<DeviceId, SecretShare>>,
     answered: BTreeSet<DeviceId>,
+    /// The keys that devices revealed.
+    revealed: BTreeMap<DeviceId, [u8; REVEALED_LEN]>,
 }
 
 impl Unmasking {
@@ -208,6 +210,7 @@ impl Unmasking {
         from: DeviceId,
         slot: u32,
         shares: BTreeMap<DeviceId, (SecretKind, SecretShare)>,
+        revealed: Option<[u8; REVEALED_LEN]>,
     ) -> Result<(), RefusedMessage> {
         self.slot.check(slot)?;
         expected(from, self.signers.contains(from), self.answered.contains(&from))?;
@@ -220,6 +223,7 @@ impl Unmasking {
             self.shares.entry(owner).or_default().insert(from, share);
         }
         self.answered.insert(from);
+        self.revealed.extend(revealed.map(|key| (from, key)));
         Ok(())
     }
 
@@ -237,11 +241,11 @@ impl Unmasking {
     }
 
     pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
-        let Self { slot, mut sum, survivors, shares, answered, .. } = self;
+        let Self { slot, mut sum, survivors, shares, answered, revealed, .. } = self;
         let number = slot.spec.slot;
         round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
         let mut events = unmask(round, &slot, &survivors, &shares, &mut sum)?;
-        events.push(ServerRoundEvent::Sum(SlotSum { slot: number, sum, survivors }));
+        events.push(ServerRoundEvent::Sum(SlotSum { slot: number, sum, survivors, revealed }));
         if number + 1 == round.params.slots {
             return Ok(PhaseTransition { phase: Phase::Over, messages: Vec::new(), events });
         }

@@ -81,8 +81,8 @@ function svgNode(name, attributes, text) {
   return node;
 }
 
-/** Draws one line per track over the rounds. The values are numbers, pairs of bounds, or null. */
-function chart(id, values, description) {
+/** Draws one line per track over the rounds, or as many as given. The values are numbers, pairs of bounds, or null. */
+function chart(id, values, description, lines = state.about.tracks) {
   const rounds = state.rounds;
   const pair = (value) => (typeof value === "number" ? [value, value] : value ?? null);
   const known = rounds.flatMap((round) => values(round).map(pair).filter((value) => value !== null)).flat();
@@ -108,7 +108,7 @@ function chart(id, values, description) {
   }
   add("text", { x: left, y: height - 6 }, `round ${first + 1}`);
   add("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, `${last + 1}`);
-  state.about.tracks.forEach((_, track) => {
+  lines.forEach((_, track) => {
     const points = rounds.flatMap((round) => {
       const value = pair(values(round)[track]);
       return value === null ? [] : [[x(round.round), y(value[0]), y(value[1])]];
@@ -286,6 +286,22 @@ function drawLosses() {
   );
 }
 
+/** Draws ε of a device after each round, for each observer. */
+function drawPrivacy() {
+  const last = state.rounds.findLast((round) => round.privacy)?.privacy;
+  at("privacy-section").hidden = !last;
+  if (!last) return;
+  const observers = ["server", "readers"];
+  const names = ["the server, which knows the cohorts", "readers of the models, who do not"];
+  const values = (round) => observers.map((observer) => round.privacy?.[`epsilon_${observer}`] ?? null);
+  const drawn = observers.map((_, i) => i).filter((i) => state.rounds.some((round) => values(round)[i] !== null));
+  const spent = drawn.map((i) => `${last[`epsilon_${observers[i]}`].toPrecision(3)} against ${names[i]}`);
+  at("privacy-note").textContent =
+    `ε bounds what the sums so far reveal about a device that answered as often as it could. It is ${spent.join(", and ")}, at δ = ${last.delta}.`;
+  chart("privacy", values, "ε by round, one line per observer", observers);
+  at("privacy-legend").replaceChildren(...drawn.map((i) => mark(names[i], colour(i))));
+}
+
 /** Draws the 90th percentile of the metric on held-out examples, between its bounds. */
 function drawError() {
   const last = (round, i) => (round.held_out[i] ?? []).at(-1);
@@ -303,6 +319,7 @@ function drawRounds() {
   drawSpread();
   drawLosses();
   drawError();
+  drawPrivacy();
   chart("eta", (round) => round.eta, "threshold η by round, one line per level");
   legend("legend", (round) => round.eta);
   legend("losses-legend", (round) => round.losses);

@@ -164,7 +164,10 @@ impl Compute for Threads<'_> {
                 let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
                 let sum = &mut thread.sums[sum];
                 let memory = match &noise {
-                    Some(TaskNoise { noise, query }) => {
+                    Some(TaskNoise { noise, query, kept }) => {
+                        if let Some(kept) = kept {
+                            kept.add_to(noise, key, id, *query, sum);
+                        }
                         let private = UpdateRandomness::Reproducible.noise_stream(key, id, *query);
                         let share = NoisyShare { noise, weight, signs: key.rotation(*query), private };
                         add_noisy_update(share, &task, own, &mut stream, worker, sum)?

@@ -16,7 +16,7 @@ use super::{
     CohortMember, EvaluatedDevice, Evaluation, ExchangeError, NamedLoss, Peers, Round, SplitEvaluation,
     TrainIndex, WorkDone,
 };
-use crate::compute::{Block, Compute, TaskNoise, UpdateTask};
+use crate::compute::{Block, Compute, KeptParts, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{Contribution, Held, LossCache, blocks, mean_loss, stream_key};
 use crate::memory::AlgorithmState;
@@ -168,9 +168,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
+            let kept = KeptParts::new(queries, round.answering());
             for (query, sum) in queries.iter().zip(&mut sums) {
                 for &member in &everybody {
-                    self.add_counts(round, query, told.at(query, member), member, sum);
+                    self.add_counts(round, query, told.at(query, member), member, kept, sum);
                 }
             }
         }
@@ -200,9 +201,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
+            let kept = KeptParts::new(queries, round.answering());
             for (part, values) in parts.iter_mut().enumerate() {
                 let (query, place) = (&queries[part % queries.len()], part / queries.len());
-                self.add_counts(round, query, told.at(query, place), members[place], values);
+                self.add_counts(round, query, told.at(query, place), members[place], kept, values);
             }
         }
         // Each process has the parts that it computed and zeros elsewhere. The sum over all
@@ -395,6 +397,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
         self.work_done.updates += pending.iter().filter(|pending| pending.weight > 0.0).count() as u64;
         self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
+        let kept = KeptParts::new(queries, round.answering());
         let task = |pending: &PendingUpdate<'q>| {
             let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
@@ -405,7 +408,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let PendingUpdate { weight, report, .. } = *pending;
             let personal = round.own.get(pending.query).and_then(|update| update.personal);
             let (sum, query) = (sum_of(pending), &queries[pending.query]);
-            let noise = query.noise.map(|noise| TaskNoise { noise, query: query.number() });
+            let noise = query.noise.map(|noise| TaskNoise { noise, query: query.number(), kept });
             Some(UpdateTask { device, params, sent, own, plan, weight, report, personal, noise, sum })
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();

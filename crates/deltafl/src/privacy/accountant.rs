@@ -195,11 +195,17 @@ impl Sensitivity {
     /// ρ = ½·min{ s₂² + 2·s₁·τ + τ²·d,  (s₂ + √d·τ)² }
     /// ```
     pub fn rho(&self, variance: u32, devices: u64) -> Rho {
-        if variance == 0 || devices == 0 {
+        self.rho_of_total(f64::from(variance) * devices as f64, devices)
+    }
+
+    /// Returns ρ of a sum to which `devices` devices add discrete Gaussians of this total variance. If a
+    /// device adds several of variance 16 or more, τ vanishes as for one.
+    pub(super) fn rho_of_total(&self, total: f64, devices: u64) -> Rho {
+        if total <= 0.0 || devices == 0 {
             return Rho::UNBOUNDED;
         }
-        let (variance, d) = (f64::from(variance), self.entries as f64);
-        let sigma = (variance * devices as f64).sqrt();
+        let (variance, d) = (total / devices as f64, self.entries as f64);
+        let sigma = total.sqrt();
         let (s1, s2, tau) = (self.l1 / sigma, self.l2 / sigma, tau(variance, devices));
         let apart = s2 * s2 + 2.0 * s1 * tau + tau * tau * d;
         let joint = (s2 + d.sqrt() * tau).powi(2);

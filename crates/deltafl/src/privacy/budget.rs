@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::noise::NoiseTooLarge;
-use super::{Delta, Noise, Rho, SampledRound};
+use super::{Delta, Excess, Noise, Rho, SampledRound};
 use crate::question::Ask;
 use crate::stream::{Purpose, Stream};
 use crate::terms::{Clip, Terms, TrackSchedule};
@@ -109,6 +109,9 @@ pub struct PrivacyPlan {
     pub evaluation: Rho,
     /// The share of a track's round that its quantile receives.
     pub quantile_share: f64,
+    /// Whether devices reveal the keys of the noise that a sum does not need, after its survivors are
+    /// known. It has no effect on a central mechanism.
+    pub remove_excess: bool,
 }
 
 impl PrivacyPlan {
@@ -153,16 +156,18 @@ impl PrivacyPlan {
     ) -> Result<Noise, NoiseTooLarge> {
         let clip = matches!(ask, Ask::Update { .. }).then_some(clip);
         let rho = self.rho(ask, has_quantile);
-        Noise::calibrated(ask, params, clip, rho, self.honest(), members)
+        let excess = self.remove_excess && self.mechanism == Mechanism::Distributed;
+        let excess = excess.then_some(Excess { accomplices: self.accomplices, most: members });
+        let excess = excess.filter(|excess| excess.fits(self.honest()));
+        Noise::calibrated_with(ask, params, clip, rho, self.honest(), members, excess)
     }
 
     /// Returns the cost of a sum that contains the answers of `answered` devices.
     pub(crate) fn spent(&self, noise: &Noise, ask: &Ask, params: usize, answered: u64) -> Rho {
-        let honest = match self.mechanism {
-            Mechanism::Distributed => answered.saturating_sub(self.accomplices.into()),
-            Mechanism::Central => CENTRAL_SAMPLES.into(),
-        };
-        noise.rho(ask, params, honest)
+        match self.mechanism {
+            Mechanism::Distributed => noise.rho_after(ask, params, answered, self.accomplices.into()),
+            Mechanism::Central => noise.rho_after(ask, params, CENTRAL_SAMPLES.into(), 0),
+        }
     }
 
     /// Returns the noise that a question names. A central server keeps the variance to itself.

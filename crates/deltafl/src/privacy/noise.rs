@@ -9,9 +9,10 @@
 
 use deltafl_secagg::noise::{DiscreteGaussian, MAX_VARIANCE};
 
+use super::excess::{Excess, FINE_LEVEL, NoiseLevels};
 use super::{Rho, Sensitivity, update};
 use crate::question::{Ask, MAX_MEMBERS};
-use crate::stream::Stream;
+use crate::stream::{BulkWords, Stream};
 use crate::superquantile::private::QuantileQuery;
 use crate::terms::Clip;
 
@@ -26,6 +27,7 @@ const DEVIATIONS: f64 = 12.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
     /// σ² of the noise that each device adds to each entry, in units; 0 if the server adds the noise.
+    /// With `excess`, this is the sum of all parts.
     pub variance: u32,
     /// The units of one device in a count, or of the longest update. A multiple of 8.
     pub units: u32,
@@ -34,6 +36,8 @@ pub struct Noise {
     pub honest: u32,
     /// C, the maximum norm of an update; `None` for counts.
     pub clip: Option<Clip>,
+    /// The removal of noise after the survivors are known; `None` if all noise stays.
+    pub excess: Option<Excess>,
 }
 
 /// A budget for which no noise exists: the sum would need more bits, or more noise than one device
@@ -62,13 +66,33 @@ impl Noise {
         honest: u32,
         members: u32,
     ) -> Result<Self, NoiseTooLarge> {
-        let with = |units: u32| Self { variance: 1, units, honest, clip };
+        Self::calibrated_with(ask, params, clip, rho, honest, members, None)
+    }
+
+    /// Returns the noise of [`calibrated`](Self::calibrated), with the removal of excess noise.
+    pub(super) fn calibrated_with(
+        ask: &Ask,
+        params: usize,
+        clip: Option<Clip>,
+        rho: Rho,
+        honest: u32,
+        members: u32,
+        excess: Option<Excess>,
+    ) -> Result<Self, NoiseTooLarge> {
+        let with = |units: u32| Self { variance: 1, units, honest, clip, excess };
+        let fine = match excess {
+            // The first level is lower than the variance.
+            Some(Excess { accomplices, most }) => {
+                FINE_LEVEL * f64::from(most.saturating_sub(accomplices)) / f64::from(honest.max(1))
+            }
+            None => FINE_VARIANCE,
+        };
         let needed = |units: u32| with(units).sensitivity(ask, params).variance(rho, honest.into());
         let mut units = match ask {
             Ask::Update { .. } => update::fine_units(params),
             Ask::Quantile(_) | Ask::Evaluation(_) => 8,
         };
-        while needed(units) < FINE_VARIANCE && units < MAX_UNITS {
+        while needed(units) < fine && units < MAX_UNITS {
             units *= 2;
         }
         let fits = |units: u32| {
@@ -91,6 +115,7 @@ impl Noise {
             && (8..=MAX_UNITS).contains(&self.units)
             && self.units.is_multiple_of(8)
             && (1..=MAX_MEMBERS).contains(&self.honest)
+            && self.excess.is_none_or(|excess| excess.fits(self.honest))
             && matches!(ask, Ask::Update { .. }) == self.clip.is_some();
         let members = f64::from(members);
         let noise = DEVIATIONS * (members * f64::from(self.variance)).sqrt();
@@ -125,19 +150,39 @@ impl Noise {
         }
     }
 
-    /// Returns the cost of the sum if at least `honest` devices add their noise. It is unbounded for
-    /// queries to which noise does not apply.
-    pub fn rho(&self, ask: &Ask, params: usize, honest: u64) -> Rho {
+    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding` others
+    /// may subtract theirs. It is unbounded for queries to which noise does not apply.
+    pub fn rho(&self, ask: &Ask, params: usize, honest: u64, colluding: u64) -> Rho {
+        let total = NoiseLevels::new(self).guaranteed(honest, colluding);
+        self.rho_of_total(ask, params, total, honest)
+    }
+
+    /// Returns the cost of the sum over `survivors` devices, of which `colluding` may subtract their
+    /// noise. Excess noise is removed.
+    pub(super) fn rho_after(&self, ask: &Ask, params: usize, survivors: u64, colluding: u64) -> Rho {
+        let honest = survivors.saturating_sub(colluding);
+        self.rho_of_total(ask, params, u64::from(self.kept_variance(survivors)) * honest, honest)
+    }
+
+    /// The sum of the honest devices' noise has this variance.
+    fn rho_of_total(&self, ask: &Ask, params: usize, total: u64, honest: u64) -> Rho {
         match ask {
             Ask::Quantile(QuantileQuery::Histogram(_) | QuantileQuery::MeanStep { .. }) => Rho::UNBOUNDED,
-            ask => self.sensitivity(ask, params).rho(self.variance, honest),
+            ask => self.sensitivity(ask, params).rho_of_total(total as f64, honest),
         }
     }
 
-    /// Adds the noise of one device to its answer. A device with variance 0 adds none.
+    /// Returns σ² of the noise of one device that stays in a sum over `survivors` devices.
+    pub(crate) fn kept_variance(&self, survivors: u64) -> u32 {
+        let levels = NoiseLevels::new(self);
+        levels.variance(levels.kept(survivors))
+    }
+
+    /// Adds the noise of one device to its answer, without the parts that can be removed. A device with
+    /// variance 0 adds none.
     pub(crate) fn add_to(&self, answer: &mut [u64], stream: &mut Stream) {
-        if let Ok(noise) = DiscreteGaussian::new(self.variance) {
-            noise.add_to(answer, &mut || stream.next_u64());
+        if let Ok(noise) = DiscreteGaussian::new(NoiseLevels::new(self).variance(0)) {
+            add_samples(&noise, answer, stream);
         }
     }
 
@@ -155,7 +200,17 @@ impl Noise {
 
     /// Returns the standard deviation of a count in a sum over this many devices, in devices.
     pub fn deviation(&self, devices: u64) -> f64 {
-        (f64::from(self.variance) * devices as f64).sqrt() / f64::from(self.units)
+        (f64::from(self.kept_variance(devices)) * devices as f64).sqrt() / f64::from(self.units)
+    }
+}
+
+/// Adds a sample to each entry.
+pub(super) fn add_samples(noise: &DiscreteGaussian, entries: &mut [u64], stream: &mut Stream) {
+    let mut words = BulkWords::new(stream);
+    let mut buffer = [0; BulkWords::BATCH];
+    for entries in entries.chunks_mut(BulkWords::BATCH) {
+        let words = words.next(entries.len(), &mut buffer);
+        noise.add_words(entries, words, &mut || stream.next_u64());
     }
 }
 
@@ -222,10 +277,10 @@ mod tests {
             for multiplier in [0.3, 1.0, 10.0, 60.0] {
                 let rho = Rho::from_noise_multiplier(multiplier);
                 let noise = Noise::calibrated(&ask, 115_646, clip, rho, 137, 500).unwrap();
-                let spent = noise.rho(&ask, 115_646, 137);
+                let spent = noise.rho(&ask, 115_646, 137, 25);
                 assert!(spent <= rho && spent.get() > 0.97 * rho.get(), "{ask:?} {multiplier}: {spent:?}");
                 assert!(noise.fits(&ask, 115_646, 500), "{noise:?}");
-                assert!(noise.rho(&ask, 115_646, 138) < spent, "more devices, more noise");
+                assert!(noise.rho(&ask, 115_646, 138, 25) < spent, "more devices, more noise");
             }
         }
         let rho = Rho::from_noise_multiplier(1e9);

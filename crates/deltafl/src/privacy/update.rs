@@ -2,22 +2,26 @@
 //!
 //! ```text
 //! x = ω_k·min(1, C/‖w_k − w‖)·(w_k − w)·K/C        clipped; K units are the norm C
-//! y = H·diag(±1)·x                                 padded to D = 2^p entries, rotated
+//! y = H·diag(±1)·x                                 padded to D entries, rotated
 //! z = ⌊y⌋ + Bernoulli(y − ⌊y⌋)                     drawn again until ‖z‖ is within its bound
 //! answer: [ z …, ω_k·K/8, ω_k·K/8 if the update was not shortened ] + noise
 //! ```
 //!
+//! D is a multiple of 1,024, or a power of two for fewer params. H is block diagonal: its blocks are
+//! normalised Hadamard matrices with the sizes of the ones in the binary expansion of D, largest first.
 //! The rotation has public signs. It spreads an update over all entries, so that rounding costs each
 //! update about the same. The bound on ‖z‖ is that of the paper at β = e^−½, and a device checks it on
 //! the integers. The last two entries are the weight of the tail and the part of it that the clipping
 //! bound left unchanged.
 
-use std::ops::{Add, Sub};
+use std::cell::RefCell;
+use std::ops::Range;
 
 use super::noise::signed;
 use super::{Noise, Sensitivity};
+use crate::kernel::{Granted, fixed_point, rotation};
 use crate::params::UpdateSum;
-use crate::stream::Stream;
+use crate::stream::{BulkWords, Stream};
 use crate::terms::Clip;
 
 /// The entries after the update: the weight of the tail, and of its updates that were not shortened.
@@ -27,9 +31,25 @@ const WEIGHT_SHARE: u32 = 8;
 /// The number of roundings that a device draws. Each fails with a probability below 0.61.
 const ATTEMPTS: usize = 40;
 
+/// The granularity of D. Smaller blocks of the rotation would spread an update less.
+const SMALLEST_BLOCK: usize = 1024;
+
 /// Returns D: the number of entries of a rotated update.
 pub(super) fn padded(params: usize) -> usize {
-    params.max(1).next_power_of_two()
+    match params {
+        0..SMALLEST_BLOCK => params.max(1).next_power_of_two(),
+        _ => params.next_multiple_of(SMALLEST_BLOCK),
+    }
+}
+
+/// Returns the blocks of the rotation: powers of two that add up to D, largest first.
+fn blocks(entries: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let size = 1 << (entries - start).checked_ilog2()?;
+        start += size;
+        Some(start - size..start)
+    })
 }
 
 /// Returns the length of an answer.
@@ -70,27 +90,31 @@ pub(crate) fn add(
     private: &mut Stream,
     answer: &mut [u64],
 ) -> bool {
-    let squares = |sum: f64, (new, old): (&f32, &f32)| sum + (f64::from(*new) - f64::from(*old)).powi(2);
-    let norm = local.iter().zip(params).fold(0.0, squares).sqrt();
+    let (kernel, mut squares) = (Granted::best(), 0.0);
+    fixed_point::add_squares(kernel, local, params, &mut squares);
+    let norm = squares.sqrt();
     if !norm.is_finite() || !(0.0..=1.0).contains(&weight) {
         return false;
     }
     let units = f64::from(noise.units);
     let scale = weight * clip.factor(norm) * units / clip.get();
     let entries = padded(params.len());
-    let mut rotated = vec![0.0_f32; entries];
-    for (entry, (new, old)) in rotated.iter_mut().zip(local.iter().zip(params)) {
-        *entry = ((f64::from(*new) - f64::from(*old)) * scale) as f32;
-    }
-    flip(&mut rotated, signs);
-    hadamard(&mut rotated);
-    let normalised = (1.0 / (entries as f64).sqrt()) as f32;
-    rotated.iter_mut().for_each(|entry| *entry *= normalised);
-    let rounded = rounded(&rotated, rounded_norm(noise.units, entries), private);
     let (update, footer) = answer.split_at_mut(entries);
-    for (sum, entry) in update.iter_mut().zip(rounded) {
-        *sum = sum.wrapping_add(i64::from(entry) as u64);
-    }
+    SCRATCH.with_borrow_mut(|Scratch { rotated, rounded }| {
+        rotated.clear();
+        rotated.resize(entries, 0.0);
+        let words = (0..params.len().div_ceil(64)).map(|_| signs.next_u64());
+        let signs: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
+        for block in blocks(entries) {
+            let present = block.start.min(params.len())..block.end.min(params.len());
+            let scale = scale / (block.len() as f64).sqrt();
+            let (new, old, rotated) = (&local[present.clone()], &params[present.clone()], &mut rotated[block]);
+            rotation::write_signed(kernel, new, old, scale, &signs[present.start / 32..], rotated);
+            rotation::hadamard(kernel, rotated);
+        }
+        round(rotated, rounded_norm(noise.units, entries), private, rounded);
+        rotation::add_integers(kernel, rounded, update);
+    });
     let counted = (weight * f64::from(noise.units / WEIGHT_SHARE)).floor() as u64;
     footer[0] = footer[0].wrapping_add(counted);
     if norm <= clip.get() {
@@ -99,35 +123,48 @@ pub(crate) fn add(
     true
 }
 
-/// Rounds at random to integers whose norm is at most `most`.
-fn rounded(entries: &[f32], most: f64, stream: &mut Stream) -> Vec<i32> {
-    let limit = most * most;
-    let within = |rounded: &[i32]| {
-        rounded.iter().map(|&entry| (i64::from(entry) * i64::from(entry)) as f64).sum::<f64>() <= limit
-    };
-    let mut rounded = vec![0; entries.len()];
+/// The vectors of one update. A thread keeps them, because an update takes little longer than the
+/// allocation of its vectors.
+#[derive(Default)]
+struct Scratch {
+    rotated: Vec<f32>,
+    rounded: Vec<i32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Rounds rotated entries at random to integers whose norm is at most `most`.
+fn round(rotated: &[f32], most: f64, stream: &mut Stream, rounded: &mut Vec<i32>) {
+    let (kernel, limit) = (Granted::best(), most * most);
+    rounded.resize(rotated.len(), 0);
+    let mut words = BulkWords::new(stream);
+    let mut buffer = [0; BulkWords::BATCH];
     for _ in 0..ATTEMPTS {
-        for (pair, rounded) in entries.chunks(2).zip(rounded.chunks_mut(2)) {
-            let word = stream.next_u64();
-            for ((entry, rounded), random) in pair.iter().zip(rounded).zip([word as u32, (word >> 32) as u32])
-            {
-                let floor = entry.floor();
-                // 24 bits, as many as the fraction of an `f32` has.
-                let up = (random >> 8) as f32 * (1.0 / (1 << 24) as f32) < entry - floor;
-                *rounded = floor as i32 + i32::from(up);
-            }
+        let mut squares = 0;
+        let rows = rotated.chunks(BulkWords::BATCH).zip(rounded.chunks_mut(BulkWords::BATCH));
+        for (entries, rounded) in rows {
+            let words = words.next(entries.len(), &mut buffer);
+            rotation::round_at_random(kernel, entries, words, rounded, &mut squares);
         }
-        if within(&rounded) {
-            return rounded;
+        if squares as f64 <= limit {
+            return;
         }
     }
     // Rounding towards zero never lengthens an update.
-    rounded.iter_mut().zip(entries).for_each(|(rounded, entry)| *rounded = entry.trunc() as i32);
-    if within(&rounded) { rounded } else { vec![0; entries.len()] }
+    let mut squares = 0.0;
+    for (rounded, entry) in rounded.iter_mut().zip(rotated) {
+        *rounded = entry.trunc() as i32;
+        squares += f64::from(*rounded).powi(2);
+    }
+    if squares > limit {
+        rounded.fill(0);
+    }
 }
 
 /// Changes the signs of entries at random.
-fn flip<T: Copy + std::ops::Neg<Output = T>>(entries: &mut [T], signs: &mut Stream) {
+fn flip(entries: &mut [f64], signs: &mut Stream) {
     for entries in entries.chunks_mut(64) {
         let mut bits = signs.next_u64();
         for entry in entries {
@@ -140,7 +177,7 @@ fn flip<T: Copy + std::ops::Neg<Output = T>>(entries: &mut [T], signs: &mut Stre
 }
 
 /// The Walsh–Hadamard transform, without normalisation. The number of entries is a power of two.
-fn hadamard<T: Copy + Add<Output = T> + Sub<Output = T>>(entries: &mut [T]) {
+fn hadamard(entries: &mut [f64]) {
     let mut half = 1;
     while half < entries.len() {
         for block in entries.chunks_exact_mut(2 * half) {
@@ -177,9 +214,14 @@ impl DecodedUpdate {
             return None;
         }
         let entries = padded(params);
-        let scale = clip.get() / f64::from(noise.units) / (entries as f64).sqrt();
-        let mut decoded: Vec<f64> = sum[..entries].iter().map(|&entry| signed(entry) * scale).collect();
-        hadamard(&mut decoded);
+        let scale = clip.get() / f64::from(noise.units);
+        let mut decoded = Vec::with_capacity(entries);
+        for block in blocks(entries) {
+            let scale = scale / (block.len() as f64).sqrt();
+            let start = block.start;
+            decoded.extend(sum[block].iter().map(|&entry| signed(entry) * scale));
+            hadamard(&mut decoded[start..]);
+        }
         flip(&mut decoded, signs);
         decoded.truncate(params);
         let unit = f64::from(noise.units / WEIGHT_SHARE);
@@ -207,6 +249,8 @@ impl DecodedUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::privacy::{ExcessKey, excess};
+    use crate::question::{Ask, Query};
     use crate::stream::Purpose;
 
     fn stream(device: u64) -> Stream {
@@ -216,7 +260,7 @@ mod tests {
     #[test]
     fn a_sum_without_noise_is_the_sum_of_the_clipped_updates() {
         let clip = Clip::try_from(2.0).unwrap();
-        let noise = Noise { variance: 0, units: 1 << 16, honest: 1, clip: Some(clip) };
+        let noise = Noise { variance: 0, units: 1 << 16, honest: 1, clip: Some(clip), excess: None };
         let params = vec![0.5_f32; 5];
         let updates = [[1.5_f32, 0.5, 0.5, 0.5, 0.5], [0.5, 8.5, 0.5, 0.5, 6.5]];
         let mut sum = vec![0; answer_len(5)];
@@ -243,10 +287,23 @@ mod tests {
     }
 
     #[test]
+    fn the_blocks_of_a_rotation_are_powers_of_two_and_cover_it_once() {
+        for (params, expected) in [(1, 1), (5, 8), (1023, 1024), (48_608, 49_152), (115_646, 115_712)] {
+            assert_eq!(padded(params), expected);
+            let (mut end, mut last) = (0, usize::MAX);
+            for block in blocks(expected) {
+                assert!(block.start == end && block.len().is_power_of_two() && block.len() < last);
+                (end, last) = (block.end, block.len());
+            }
+            assert_eq!(end, expected);
+        }
+    }
+
+    #[test]
     fn no_answer_is_longer_than_its_sensitivity() {
         let clip = Clip::try_from(1.0).unwrap();
-        for (params, units) in [(1000, 64), (1000, 1024), (7, 64), (4096, 256)] {
-            let noise = Noise { variance: 0, units, honest: 1, clip: Some(clip) };
+        for (params, units) in [(1000, 64), (1000, 1024), (7, 64), (3100, 256)] {
+            let noise = Noise { variance: 0, units, honest: 1, clip: Some(clip), excess: None };
             let bound = sensitivity(units, params);
             for device in 0..20 {
                 let mut random = stream(device);
@@ -266,7 +323,7 @@ mod tests {
     #[test]
     fn rounding_is_unbiased_and_the_rotation_is_undone() {
         let clip = Clip::try_from(1.0).unwrap();
-        let noise = Noise { variance: 0, units: 64, honest: 1, clip: Some(clip) };
+        let noise = Noise { variance: 0, units: 64, honest: 1, clip: Some(clip), excess: None };
         let local = [0.1_f32, -0.2, 0.05, 0.0, 0.3, -0.01];
         let mut sums = vec![0.0; 6];
         let draws = 4000;
@@ -283,35 +340,68 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_noisy_sum_of_a_conv_net_is_unbiased_and_has_the_stated_variance() {
-        let (params, clip) = (115_646, Clip::try_from(1.0).unwrap());
-        let noise = Noise { variance: 400, units: 2048, honest: 10, clip: Some(clip) };
+    /// Twelve of sixteen devices survive, and two of these are outside the tail. Returns the decoded sum
+    /// of ten updates of a ConvNet with noise, and the exact one.
+    fn noisy_sum(noise: &Noise) -> (DecodedUpdate, Vec<f64>) {
+        let (params, clip) = (115_646, noise.clip.unwrap());
         let (zero, mut sum) = (vec![0.0; params], vec![0; answer_len(params)]);
         let mut expected = vec![0.0; params];
-        // Twelve of sixteen devices survive, and two of these are outside the tail.
-        let survivors = 12;
-        for device in 0..survivors {
+        let query = Query { noise: Some(*noise), ..Query::new((), Ask::Evaluation(Vec::new())) };
+        let mut revealed = Vec::new();
+        for device in 0..SURVIVORS {
             let mut private = stream(device);
+            let first = ExcessKey::first(stream(100 + device));
             if device >= 2 {
                 let local: Vec<f32> = (0..params).map(|_| 0.001 * private.normal() as f32).collect();
-                assert!(add(&noise, clip, (&zero, &local), 1.0, &mut stream(99), &mut private, &mut sum));
+                assert!(add(noise, clip, (&zero, &local), 1.0, &mut stream(99), &mut private, &mut sum));
                 expected.iter_mut().zip(&local).for_each(|(sum, entry)| *sum += f64::from(*entry));
             }
             noise.add_to(&mut sum, &mut private);
+            noise.add_all_parts(first, query.number(), &mut sum);
+            let part = excess::last_kept(std::slice::from_ref(&query), SURVIVORS) + 1;
+            revealed.push(first.later(part).bytes());
         }
-        let decoded = DecodedUpdate::new(&noise, clip, params, &sum, &mut stream(99)).unwrap();
-        let unit = clip.get() / f64::from(noise.units);
+        // The server.
+        for key in revealed {
+            let key = ExcessKey::revealed(std::slice::from_ref(&query), SURVIVORS, key);
+            noise.subtract_parts(key, query.number(), &mut sum);
+        }
+        (DecodedUpdate::new(noise, clip, params, &sum, &mut stream(99)).unwrap(), expected)
+    }
+
+    const SURVIVORS: u64 = 12;
+
+    /// Checks the errors of a sum in which each of the survivors has noise of this variance.
+    fn check_errors(noise: &Noise, each: f64) {
+        let (decoded, expected) = noisy_sum(noise);
+        let unit = noise.clip.unwrap().get() / f64::from(noise.units);
         // Rounding at random adds between 0 and ¼ unit² per device in the tail, on average 1/6.
-        let variance = unit * unit * (survivors as f64 * 400.0 + 10.0 / 6.0);
+        let variance = unit * unit * (SURVIVORS as f64 * each + 10.0 / 6.0);
         let errors = || decoded.sum.iter().zip(&expected).map(|(found, exact)| found - exact);
-        let mean = errors().sum::<f64>() / params as f64;
-        assert!(mean.abs() < 4.0 * (variance / params as f64).sqrt(), "{mean}");
-        let found = errors().map(|error| error * error).sum::<f64>() / params as f64;
+        let params = expected.len() as f64;
+        let mean = errors().sum::<f64>() / params;
+        assert!(mean.abs() < 4.0 * (variance / params).sqrt(), "{mean}");
+        let found = errors().map(|error| error * error).sum::<f64>() / params;
         // The variance of a sample variance of n normal numbers is 2/n.
-        let error = 4.0 * (2.0 / params as f64).sqrt();
-        assert!((found / variance - 1.0).abs() < error, "{found} {variance}");
-        let deviation = DecodedUpdate::weight_deviation(&noise, survivors);
+        assert!((found / variance - 1.0).abs() < 4.0 * (2.0 / params).sqrt(), "{found} {variance}");
+        let deviation = DecodedUpdate::weight_deviation(noise, SURVIVORS);
         assert!((decoded.weight - 10.0).abs() < 4.0 * deviation, "{} {deviation}", decoded.weight);
+    }
+
+    #[test]
+    fn a_noisy_sum_of_a_conv_net_is_unbiased_and_has_the_stated_variance() {
+        let clip = Clip::try_from(1.0).ok();
+        check_errors(&Noise { variance: 400, units: 2048, honest: 10, clip, excess: None }, 400.0);
+    }
+
+    #[test]
+    fn without_excess_noise_a_sum_of_a_conv_net_is_unbiased_and_has_nearly_the_least_variance() {
+        let clip = Clip::try_from(1.0).ok();
+        let excess = Some(excess::Excess { accomplices: 2, most: 16 });
+        let noise = Noise { variance: 4000, units: 8192, honest: 8, clip, excess };
+        // Ten of the twelve survivors are honest, and the noise of eight suffices.
+        let (kept, least) = (f64::from(noise.kept_variance(SURVIVORS)), 4000.0 * 8.0 / 10.0);
+        assert!(kept >= least && kept < 1.1 * least, "{kept} {least}");
+        check_errors(&noise, kept);
     }
 }

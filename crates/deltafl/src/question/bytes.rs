@@ -4,7 +4,7 @@ use super::{Ask, MAX_BATCH, MAX_MEASURES, MAX_TRACKS, MalformedQuestion, Query, 
 use crate::algorithm;
 use crate::evaluation::Measure;
 use crate::params::ParamsId;
-use crate::privacy::Noise;
+use crate::privacy::{Excess, Noise};
 use crate::selection::Weighting;
 use crate::superquantile::private::{Bins, QuantileQuery, TreeBins};
 use crate::terms::{Clip, Terms, TrackSchedule, Weights};
@@ -41,8 +41,13 @@ impl ByteWriter {
     pub(super) fn noise(&mut self, noise: Option<&Noise>) {
         match noise {
             None => self.u8(0),
-            Some(Noise { variance, units, honest, clip }) => {
-                self.u8(1).u32(*variance).u32(*units).u32(*honest).f64(clip.map_or(0.0, Clip::get))
+            Some(Noise { variance, units, honest, clip, excess }) => {
+                self.u8(if excess.is_some() { 2 } else { 1 });
+                self.u32(*variance).u32(*units).u32(*honest).f64(clip.map_or(0.0, Clip::get));
+                match excess {
+                    Some(Excess { accomplices, most }) => self.u32(*accomplices).u32(*most),
+                    None => self,
+                }
             }
         };
     }
@@ -137,9 +142,14 @@ impl<'a> Reader<'a> {
     fn noise(&mut self) -> Result<Option<Noise>, MalformedQuestion> {
         match self.u8("noise")? {
             0 => Ok(None),
-            1 => {
+            tag @ (1 | 2) => {
                 let (variance, units) = (self.u32("noise")?, self.u32("noise")?);
-                Ok(Some(Noise { variance, units, honest: self.u32("noise")?, clip: self.clip()? }))
+                let (honest, clip) = (self.u32("noise")?, self.clip()?);
+                let excess = match tag {
+                    1 => None,
+                    _ => Some(Excess { accomplices: self.u32("noise")?, most: self.u32("noise")? }),
+                };
+                Ok(Some(Noise { variance, units, honest, clip, excess }))
             }
             _ => Err(malformed("noise")),
         }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::CONTROL_VARIATE;
+use crate::privacy::Excess;
 use crate::superquantile::private::{Bins, TreeBins};
 use crate::superquantile::smooth::Smoothing;
 use crate::task::Task;
@@ -21,8 +22,12 @@ fn plan() -> LocalPlan {
     }
 }
 
+fn excess() -> Excess {
+    Excess { accomplices: 1, most: 9 }
+}
+
 fn noise() -> Noise {
-    Noise { variance: 100, units: 8, honest: 3, clip: None }
+    Noise { variance: 100, units: 8, honest: 3, clip: None, excess: None }
 }
 
 fn question() -> Question {
@@ -78,7 +83,7 @@ fn what_is_sent_beside_w_is_part_of_the_question() {
 
 #[test]
 fn every_part_of_a_question_changes_its_digest() {
-    let changes: [&dyn Fn(&mut Question); 22] = [
+    let changes: [&dyn Fn(&mut Question); 25] = [
         &|q| q.key.run += 1,
         &|q| q.key.seed += 1,
         &|q| q.key.round += 1,
@@ -95,6 +100,15 @@ fn every_part_of_a_question_changes_its_digest() {
         &|q| q.queries[6].noise = Some(Noise { variance: 101, ..noise() }),
         &|q| q.queries[6].noise = Some(Noise { units: 16, ..noise() }),
         &|q| q.queries[6].noise = Some(Noise { honest: 4, ..noise() }),
+        &|q| q.queries[6].noise = Some(Noise { excess: Some(excess()), ..noise() }),
+        &|q| {
+            let excess = Some(Excess { accomplices: 2, ..excess() });
+            q.queries[6].noise = Some(Noise { excess, ..noise() });
+        },
+        &|q| {
+            let excess = Some(Excess { most: 8, ..excess() });
+            q.queries[6].noise = Some(Noise { excess, ..noise() });
+        },
         &|q| {
             let clip = Clip::try_from(0.5).ok();
             q.queries[3].noise = Some(Noise { clip, ..noise() });
@@ -179,6 +193,11 @@ fn questions_that_no_honest_server_asks_are_refused() {
     assert_eq!(noisy(6, Noise { units: 1 << 30, ..noise() }), "noise");
     assert_eq!(noisy(6, Noise { units: 9, ..noise() }), "noise");
     assert_eq!(noisy(6, Noise { honest: 0, ..noise() }), "noise");
+    // More honest survivors than there can be, and more than a cohort can have.
+    for (accomplices, most) in [(1, 3), (u32::MAX, 9), (1, u32::MAX)] {
+        let excess = Some(Excess { accomplices, most });
+        assert_eq!(noisy(6, Noise { excess, ..noise() }), "noise");
+    }
     let evaluation =
         |measures: Vec<Measure>| refused(&|q| q.queries[5].ask = Ask::Evaluation(measures.clone()));
     assert_eq!(evaluation(Vec::new()), "measures");

@@ -416,6 +416,7 @@ mod tests {
             track_round: Rho::from_noise_multiplier(1.0),
             evaluation: Rho::ZERO,
             quantile_share: 0.2,
+            remove_excess: false,
         };
         let plan =
             Plan::builder().track(Track::fed_avg()).terms(Terms::PRIVATE).privacy(privacy).build().unwrap();

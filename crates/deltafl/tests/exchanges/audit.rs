@@ -53,6 +53,7 @@ fn privacy(multiplier: f64, quantile_share: f64) -> PrivacyPlan {
         track_round: Rho::from_noise_multiplier(multiplier),
         evaluation: Rho::ZERO,
         quantile_share,
+        remove_excess: false,
     }
 }
 

@@ -16,6 +16,7 @@ fn privacy(multiplier: f64) -> PrivacyPlan {
         track_round: Rho::from_noise_multiplier(multiplier),
         evaluation: Rho::from_noise_multiplier(multiplier),
         quantile_share: 0.2,
+        remove_excess: false,
     }
 }
 
@@ -54,6 +55,29 @@ fn noisy_sums_have_the_same_bits_on_threads_and_under_masks() {
 }
 
 #[test]
+fn removed_excess_noise_leaves_the_budget_and_the_same_bits_on_threads_and_under_masks() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let delta = Delta::try_from(1e-5).unwrap();
+    let guaranteed = (Rho::from_noise_multiplier(3.0) * 5).epsilon(delta);
+    for (drop_out, schedule) in [(0.0, TrackSchedule::InTurn), (0.15, TrackSchedule::Apart)] {
+        let privacy = PrivacyPlan { remove_excess: true, ..privacy(3.0) };
+        let plan = with_drop_out(noisy_plan(schedule, privacy), drop_out);
+        let one = run(&federation, &plan, 1);
+        assert_eq!(run(&federation, &plan, 3), one);
+        let threads = NonZeroUsize::new(2);
+        let mut masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(drop_out);
+        assert_eq!(run_on(&mut masked, &plan, &trainer).checkpoint, one.checkpoint, "{schedule:?}");
+        if schedule == TrackSchedule::InTurn {
+            // Six devices answer and the noise is calibrated to four. Without removal, ε would be lower.
+            let spent = one.rounds[4].privacy.unwrap().epsilon_server.unwrap();
+            assert!(spent <= guaranteed && spent > 0.93 * guaranteed, "{spent} {guaranteed}");
+        }
+    }
+}
+
+#[test]
 fn little_noise_and_a_wide_bound_train_like_exact_sums() {
     let federation = federation();
     let wide = ClipRule { start: 10.0.try_into().unwrap(), adaptive: false };
@@ -65,11 +89,14 @@ fn little_noise_and_a_wide_bound_train_like_exact_sums() {
         let plan = plan.into_builder().rounds(3).learning_rate(0.005).build().unwrap();
         run(&federation, &plan, 2).checkpoint.unwrap().tracks
     };
-    for (noisy, exact) in params(noisy).into_iter().zip(params(exact)) {
+    // FedAvg differs by the remaining noise, 0.34 % over all entries. A track with a quantile also differs
+    // by η, which decides about the devices at the edge of the tail.
+    let tolerances = [0.01, 0.03, 0.03];
+    for ((noisy, exact), most) in params(noisy).into_iter().zip(params(exact)).zip(tolerances) {
         let pairs = || noisy.params.as_slice().iter().zip(exact.params.as_slice());
         let distance = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
         let length = exact.params.as_slice().iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
-        assert!(distance < 0.03 * length, "{distance} of {length}");
+        assert!(distance < most * length, "{distance} of {length}");
     }
 }
 

@@ -45,7 +45,9 @@ pub(super) fn device_messages() -> Vec<Bytes> {
         DeviceBody::Unmask {
             slot: 1,
             shares: map([(1, (SecretKind::Seed, share(6))), (2, (SecretKind::DepositKey, share(7)))]),
+            revealed: None,
         },
+        DeviceBody::Unmask { slot: 2, shares: map([]), revealed: Some([9; 32]) },
     ]
     .into_iter()
     .map(device_message)
@@ -118,7 +120,12 @@ fn a_message_without_contents_is_rejected() {
 fn both_shares_of_one_device_in_one_message_are_rejected() {
     let one =
         Records { ids: ids_to_wire([DeviceId(1)].into_iter()), records: Bytes::from_static(&[0; SHARE_LEN]) };
-    let unmask = proto::Unmask { slot: 0, seeds: Some(one.clone()), deposit_keys: Some(one) };
+    let unmask = proto::Unmask {
+        slot: 0,
+        seeds: Some(one.clone()),
+        deposit_keys: Some(one),
+        revealed: Bytes::new(),
+    };
     assert_eq!(unmask_shares(unmask).err(), Some(WireError::Field("shares")));
 }
 

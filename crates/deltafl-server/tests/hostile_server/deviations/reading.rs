@@ -85,7 +85,7 @@ impl Haul {
                 let bits = lowest(&vector);
                 self.answers.push(MaskedAnswer { device: from, round, slot: *slot, spec, question, bits });
             }
-            DeviceBody::Unmask { slot, shares } => {
+            DeviceBody::Unmask { slot, shares, .. } => {
                 for (&owner, (kind, share)) in shares {
                     let key = (round.round, round.session, *slot, owner, *kind == SecretKind::Seed);
                     let held = self.shares.entry(key).or_default();

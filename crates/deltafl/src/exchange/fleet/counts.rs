@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use super::held_out::HeldOutScore;
-use crate::compute::Compute;
+use crate::compute::{Compute, KeptParts};
 use crate::device::{UpdateRandomness, stream_key};
 use crate::exchange::{Peers, Round};
 use crate::question::{Ask, Query};
@@ -15,6 +15,7 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
         query: &Query,
         told: HeldOutScore,
         member: usize,
+        kept: Option<KeptParts>,
         sum: &mut [u64],
     ) {
         let drawn = &round.cohort[member];
@@ -31,6 +32,9 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
         self.add_evaluation(round, query, told, member, &mut counts);
         noise.add_counts(&counts, sum);
         let device = stream_key(self.federation.id(self.train[drawn.device.place()]));
+        if let Some(kept) = kept {
+            kept.add_to(noise, &round.key(), device, query.number(), sum);
+        }
         let random = UpdateRandomness::Reproducible;
         noise.add_to(sum, &mut random.noise_stream(&round.key(), device, query.number()));
     }
