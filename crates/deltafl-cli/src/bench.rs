@@ -235,7 +235,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let mut working = Aligned::zeroed(model.working_len());
     model.load(&initial(&*model), &mut working);
     let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
-    let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
+    let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
     let mut buffer = BatchBuffer::default();
     for _ in 0..steps {
         let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
@@ -331,7 +331,7 @@ impl<'a> BenchWorker<'a> {
         self.order.extend(0..examples.len());
         Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0)).shuffle(&mut self.order);
         model.load(params, &mut self.working);
-        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
+        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
         for indices in self.order.chunks(case.batch) {
             let batch = self.batch.gather(&examples, indices.iter().copied());
             model.step(&mut self.working, batch, step, &mut self.scratch);

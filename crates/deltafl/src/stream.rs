@@ -45,6 +45,8 @@ pub enum Purpose {
     CentralNoise = 16,
     /// The rounds in which a device may be drawn, if it waits between two of them.
     Turn = 17,
+    /// The entries that dropout sets to zero in a step.
+    Dropout = 20,
 }
 
 /// A stream of random numbers for one purpose.
