@@ -12,6 +12,7 @@ use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{DataContract, Federation, InputKind, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
+use deltafl::model::stack::InvalidLayer;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
 use deltafl::trainer::{LocalTrainer, Sgd};
@@ -30,6 +31,7 @@ use crate::baseline;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
+use crate::layer_table;
 
 mod local;
 
@@ -105,6 +107,16 @@ impl RunError {
     /// Converts an error of the backend before training.
     pub(crate) fn compute(error: ComputeError) -> Self {
         Self::Setup(error.into())
+    }
+}
+
+impl RunError {
+    /// Returns the layer of the model that does not fit the data, if that is the error.
+    pub fn layer(&self) -> Option<&InvalidLayer> {
+        match self {
+            Self::Model(ModelMismatch::Layer(layer)) => Some(layer),
+            _ => None,
+        }
     }
 }
 
@@ -311,6 +323,9 @@ pub fn run_on(
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);
     send(RunEvent::Note(&backend.description()))?;
+    if let Some(stack) = experiment.model().spec().stack(federation)? {
+        send(RunEvent::Note(&layer_table::rendered(&stack)))?;
+    }
     train(experiment, federation, &trainer, backend, options, &send)
 }
 

@@ -12,6 +12,7 @@ mod operations;
 mod own_data;
 mod report;
 mod run;
+mod stacks;
 mod support;
 #[path = "../../../deltafl-server/tests/field/watchdog.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
