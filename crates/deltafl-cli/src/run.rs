@@ -152,7 +152,7 @@ pub(crate) fn train(
 
 /// Reports a layer that does not fit the data at its line of the experiment file.
 pub(crate) fn at_layer(error: deltafl_run::RunError, path: &Path, overrides: &[String]) -> miette::Report {
-    let place = error.layer().and_then(|layer| experiment_file::layer_error(path, overrides, layer));
+    let place = experiment_file::layer_error(path, overrides, &error);
     place.map_or_else(|| explained(error), explained)
 }
 

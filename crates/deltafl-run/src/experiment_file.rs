@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use deltafl::model::stack::InvalidLayer;
+use deltafl::model::ModelMismatch;
 use deltafl_data::experiment::{Experiment, layer_span};
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
+use crate::RunError;
 use crate::error::{ErrorKind, Excerpt, Explain};
 use crate::sweep::axes;
 
@@ -152,8 +153,9 @@ pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentF
 }
 
 /// Returns the error of a layer that does not fit the data, at its place in the experiment file; `None` if
-/// the file does not contain the layer.
-pub fn layer_error(path: &Path, overrides: &[String], error: &InvalidLayer) -> Option<ExperimentFileError> {
+/// this is another error, or if the file does not contain the layer.
+pub fn layer_error(path: &Path, overrides: &[String], error: &RunError) -> Option<ExperimentFileError> {
+    let RunError::Model(ModelMismatch::Layer(error)) = error else { return None };
     let text = text(path).ok()?;
     // With overrides, the layers may be others than those of the file.
     let span = layer_span(&text, &error.path).filter(|_| read(path, overrides).is_ok())?;

@@ -12,7 +12,6 @@ use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{DataContract, Federation, InputKind, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
-use deltafl::model::stack::InvalidLayer;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
 use deltafl::trainer::{LocalTrainer, Sgd};
@@ -107,16 +106,6 @@ impl RunError {
     /// Converts an error of the backend before training.
     pub(crate) fn compute(error: ComputeError) -> Self {
         Self::Setup(error.into())
-    }
-}
-
-impl RunError {
-    /// Returns the layer of the model that does not fit the data, if that is the error.
-    pub fn layer(&self) -> Option<&InvalidLayer> {
-        match self {
-            Self::Model(ModelMismatch::Layer(layer)) => Some(layer),
-            _ => None,
-        }
     }
 }
 

@@ -108,8 +108,8 @@ fn transposed_reference(
     }
 }
 
-/// Transposes whole blocks in registers, and the rest entry by entry. The columns of Bᵀ from `rows` to
-/// `width` are zero.
+/// Transposes blocks in registers, and incomplete blocks through a copy with zeros. The columns of Bᵀ from
+/// `rows` to `width` are zero.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn transposed_blocks<S: Simd>(
@@ -124,19 +124,30 @@ unsafe fn transposed_blocks<S: Simd>(
 ) {
     assert!(from.len() >= layout.extent(rows, columns) && to.len() >= to_layout.extent(columns, width));
     let block = S::LANES;
-    let (whole_rows, whole_columns) = (rows / block * block, columns / block * block);
-    for j in (0..whole_columns).step_by(block) {
-        for i in (0..whole_rows).step_by(block) {
-            let (from, to) = (from.as_ptr().add(layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
-            S::transpose(from, layout.row, to, to_layout.row);
-        }
-    }
-    for j in 0..columns {
-        for i in if j < whole_columns { whole_rows } else { 0 }..width {
-            to[to_layout.at(j, i)] = if i < rows { from[layout.at(i, j)] } else { 0.0 };
+    for j in (0..columns).step_by(block) {
+        let across = block.min(columns - j);
+        for i in (0..width).step_by(block) {
+            let (down, wide) = (block.min(rows.saturating_sub(i)), block.min(width - i));
+            if down == block && across == block {
+                let (from, to) =
+                    (from.as_ptr().add(layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
+                S::transpose(from, layout.row, to, to_layout.row);
+                continue;
+            }
+            let (mut part, mut turned) = ([0.0; BLOCK * BLOCK], [0.0; BLOCK * BLOCK]);
+            for (r, row) in part.chunks_exact_mut(block).take(down).enumerate() {
+                row[..across].copy_from_slice(&from[layout.at(i + r, j)..][..across]);
+            }
+            S::transpose(part.as_ptr(), block, turned.as_mut_ptr(), block);
+            for (c, row) in turned.chunks_exact(block).take(across).enumerate() {
+                to[to_layout.at(j + c, i)..][..wide].copy_from_slice(&row[..wide]);
+            }
         }
     }
 }
+
+/// The most lanes of a vector.
+const BLOCK: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -365,6 +365,12 @@ fn a_layer_that_does_not_fit_is_named_with_its_position() {
             vec![0],
             "layer 1 (max-pool): it needs images",
         ),
+        (
+            r#"[{"kind":"relu"},{"kind":"dense","units":90000000}]"#,
+            &grey,
+            vec![1],
+            "layer 2 (dense): more than",
+        ),
         (r#"[{"kind":"dense","units":9000000000}]"#, &grey, vec![0], "layer 1 (dense): more than"),
     ] {
         let error = spec(json).build(federation, Isa::detect()).err().expect(json);
@@ -372,6 +378,9 @@ fn a_layer_that_does_not_fit_is_named_with_its_position() {
         assert_eq!(layer.path, path, "{json}");
         assert!(error.to_string().starts_with(reason), "{json}: {error}");
     }
+    let deep = deltafl::model::MLP.spec_with([("depth", OptionValue::Whole(1 << 40))]).unwrap();
+    let error = deep.build(&grey, Isa::detect()).err().unwrap().to_string();
+    assert_eq!(error, "model option depth: expected at most 1000, got 1099511627776");
     let odd = images(1, 7, 2);
     let error = spec(r#"[{"kind":"relu"},{"kind":"avg-pool","size":2},{"kind":"flatten"}]"#)
         .build(&odd, Isa::detect());

@@ -153,7 +153,7 @@ impl StackGraph<'_> {
         Some(self.builder.node("Gemm", &inputs, &[("transB", Attribute::Int(1))]))
     }
 
-    /// Normalises groups as instances of their own, then scales the channels.
+    /// Normalises each group as an instance, then scales the channels.
     fn group_norm(&mut self, layer: &ShapedLayer, x: &str, groups: usize) -> Option<String> {
         let (shape, affine): (Vec<i64>, Vec<usize>) = match layer.input {
             ActivationShape::Image { channels, height, width } => {

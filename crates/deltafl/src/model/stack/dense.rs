@@ -171,8 +171,10 @@ impl Operation for Dense {
             let layouts = [Layout::rows(n), Layout::rows(by_example)];
             transposed_into(kernel, rows, n, step.slopes, layouts[0], transposed, layouts[1]);
         }
-        for start in (0..self.span).step_by(BLOCK) {
-            let block = start..(start + BLOCK).min(self.span);
+        // Without slopes of the input, W is read once in any case.
+        let height = if step.to.is_some() { BLOCK } else { self.span };
+        for start in (0..self.span).step_by(height) {
+            let block = start..(start + height).min(self.span);
             if step.to.is_some() {
                 self.slopes(pass, descent.params(), block.clone(), transposed, columns);
             }

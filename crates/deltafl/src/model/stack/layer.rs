@@ -303,7 +303,7 @@ pub static LAYERS: &[LayerDefinition] = &[
     },
     LayerDefinition {
         kind: RESIDUAL,
-        about: "adds the input to the output of its own `layers`",
+        about: "adds its input to the output of its `layers`",
         options: &[],
         build: |_, layers| Ok(Layer::Residual { layers }),
     },

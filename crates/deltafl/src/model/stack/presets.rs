@@ -2,12 +2,15 @@
 
 use super::{HUBER, HeadOptions, Layer, build};
 use crate::model::{ModelDefinition, ModelMismatch, ModelRequest};
-use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
+use crate::options::{Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue};
 
 const fn size(name: &'static str, default: u64, about: &'static str, example: u64) -> OptionSpec {
     let (kind, example) = (OptionKind::Whole(1), OptionValue::Whole(example));
     OptionSpec::new(name, kind, OptionDefault::Value(OptionValue::Whole(default)), about, example)
 }
+
+/// The most hidden layers of a preset.
+const MOST_LAYERS: u64 = 1000;
 
 const DROPOUT: OptionSpec = OptionSpec::new(
     "dropout",
@@ -116,7 +119,12 @@ pub(super) fn layers(request: &ModelRequest<'_>) -> Result<Option<(Vec<Layer>, H
                 _ => Layer::Relu,
             };
             request.features()?;
-            for _ in 0..options.whole("depth")? {
+            let depth = options.whole("depth")?;
+            if depth > MOST_LAYERS {
+                let reason = format!("expected at most {MOST_LAYERS}, got {depth}");
+                return Err(InvalidOption::new("depth", reason).into());
+            }
+            for _ in 0..depth {
                 layers.push(Layer::Dense { units: request.size("hidden")?, bias: true });
                 layers.push(activation.clone());
                 layers.extend(dropout()?);

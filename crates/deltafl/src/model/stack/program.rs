@@ -35,7 +35,7 @@ pub(super) enum Instruction {
 enum Kept {
     /// The slot may be replaced.
     Free,
-    /// Its sign must remain where it is not zero.
+    /// The sign of an entry that is not zero must remain.
     Sign,
     /// It must not be changed.
     Values,

@@ -149,8 +149,10 @@ pub struct InvalidLayer {
     pub reason: String,
 }
 
-/// The most parameters of a stack and entries of an activation.
+/// The most parameters of a stack.
 const MOST: usize = 1 << 31;
+/// The most entries of all activations of an example. A server cannot exhaust the memory of its devices.
+const MOST_ENTRIES: usize = 1 << 26;
 
 /// Infers the shapes of layers. `data` describes the frozen vectors, if there are any.
 pub(super) fn infer(
@@ -158,7 +160,7 @@ pub(super) fn infer(
     input: ActivationShape,
     vectors: Option<usize>,
 ) -> Result<Vec<ShapedLayer>, InvalidLayer> {
-    let mut inference = ShapeInference { vectors, path: Vec::new(), params: 0 };
+    let mut inference = ShapeInference { vectors, path: Vec::new(), params: 0, entries: 0 };
     let mut shaped = inference.sequence(layers, input)?;
     name(&mut shaped);
     Ok(shaped)
@@ -168,7 +170,9 @@ struct ShapeInference {
     /// Entries of the frozen word vectors.
     vectors: Option<usize>,
     path: Vec<usize>,
+    /// The parameters and the entries of the activations up to here.
     params: usize,
+    entries: usize,
 }
 
 impl ShapeInference {
@@ -209,8 +213,10 @@ impl ShapeInference {
             ActivationShape::Tokens { len, .. } => len,
             ActivationShape::Sequence { len, entries, .. } => product(&[len, entries]),
         };
-        if self.params > MOST || entries > MOST {
-            return self.refuse(layer, format!("more than {MOST} parameters or entries"));
+        self.entries = self.entries.saturating_add(entries);
+        if self.params > MOST || self.entries > MOST_ENTRIES {
+            let reason = format!("more than {MOST} parameters, or {MOST_ENTRIES} entries of all outputs");
+            return self.refuse(layer, reason);
         }
         let layers = self.sequence(layer.layers(), input)?;
         if let (Layer::Residual { .. }, Some(last)) = (layer, layers.last())
