@@ -78,7 +78,10 @@ fn a_stack_trains_to_the_same_bits_on_any_threads_resumed_or_not_and_is_exported
     let trained = |run: &str| checkpoints(&workdir.path(run));
     assert!(trained("one") == trained("two") && trained("one") == trained("short"));
 
-    assert!(workdir.printed("evaluate one").contains("0.5"));
+    workdir.printed("data synth glyphs --devices 8 --seed 99 --out other");
+    assert!(workdir.printed("evaluate one --data other").contains("0.5"));
+    workdir.printed("predict one other --out predictions.csv");
+    assert!(fs::read_to_string(workdir.path("predictions.csv")).unwrap().lines().count() > 8);
     for format in ["onnx", "safetensors", "torch"] {
         let written = workdir.printed(&format!("export one --format {format}"));
         assert!(
