@@ -236,7 +236,11 @@ fn onnxruntime_computes_the_predictions_of_the_command() {
         let name = format!("f{i}");
         workdir.printed(&format!("data import auto {table} {options} --out {name}"));
         let layers = model.strip_prefix('[');
-        let preset = if layers.is_some() { "linear" } else { model };
+        let preset = match (layers, table) {
+            (Some(_), "reviews.csv") => "text-bag",
+            (Some(_), _) => "linear",
+            (None, _) => model,
+        };
         workdir.printed(&format!("init {name} --model {preset} --rate 0.1 --rounds 3"));
         if layers.is_some() {
             let path = workdir.path(&format!("{name}.toml"));
