@@ -15,12 +15,13 @@ use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
 
 use crate::data::{GpuColumns, GpuData, Offsets, WaveData};
-use crate::memory::{Buffer, Mirror};
+use crate::host::{pulls, update_sums};
+use crate::memory::{Buffer, HostCopy, Mirror};
 use crate::model::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::order::{self, DeviceDraws, Order, Orders};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
-use crate::wanted::{RequestedUpdate, distinct, positions, shared_params};
+use crate::wanted::{RequestedUpdate, distinct, needs_host, positions, shared_params};
 use crate::{GpuDevice, GpuError};
 
 /// Blocks of examples in one launch of a forward pass.
@@ -55,6 +56,8 @@ pub struct Gpu<'a> {
     tasks: Mirror<Task>,
     order: Mirror<u32>,
     local: Buffer<f32>,
+    /// w_k of updates that the host adds to the sums.
+    received: HostCopy<f32>,
     sums: Sums,
     items: Mirror<Item>,
     losses: Mirror<f64>,
@@ -129,6 +132,7 @@ impl<'a> Gpu<'a> {
             tasks: Mirror::new(&stream)?,
             order: Mirror::new(&stream)?,
             local: Buffer::new(&stream)?,
+            received: HostCopy::new(),
             sums: Sums::new(device, &stream, len)?,
             items: Mirror::new(&stream)?,
             losses: Mirror::new(&stream)?,
@@ -294,55 +298,116 @@ impl<'a> Gpu<'a> {
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), GpuError> {
-        let vectors = match positions(tasks, &self.sent) {
-            Some(vectors) => vectors,
-            None => {
-                let (params, vectors) = shared_params(tasks);
-                self.send_params(&params)?;
-                vectors
-            }
-        };
-        self.sums.start(sums.len())?;
-        // A sum over this many devices cannot wrap (`UpdateCode`).
-        let limit = key.code().limit();
-        let data = self.data.clone();
-        let mut wanted: Vec<RequestedUpdate<'_>> = Vec::with_capacity(tasks.len());
-        for (task, &vector) in tasks.iter().zip(&vectors) {
-            if task.weight.is_nan() {
+    ) -> Result<Remembered, ComputeError> {
+        let mut remembered = Remembered::new();
+        let on_gpu = |error: GpuError, gpu: &Self| gpu.unavailable(error);
+        let vectors = self.start_vectors(tasks).map_err(|error| on_gpu(error, self))?;
+        self.sums.start(sums.len()).map_err(|error| on_gpu(error, self))?;
+        let (mut wanted, mut untrained) = (Vec::with_capacity(tasks.len()), Vec::new());
+        for (index, (task, &vector)) in tasks.iter().zip(&vectors).enumerate() {
+            let wanted_update = RequestedUpdate { task: *task, vector, index };
+            let is_trained = match &task.noise {
+                // A device outside of the tail adds noise only.
+                Some(_) => task.weight > 0.0,
+                None => !task.weight.is_nan(),
+            } && task.plan.examples(self.federation.example_count(task.device)) > 0;
+            if is_trained {
+                wanted.push(wanted_update);
+            } else if needs_host(task) {
+                untrained.push(wanted_update);
+            } else if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
-            } else if task.plan.examples(self.federation.example_count(task.device)) == 0 {
+            } else {
                 // A device that takes no step stays at w, and counts.
                 let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
                 let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
-            } else {
-                wanted.push(RequestedUpdate { task: *task, vector });
             }
         }
         for batch in distinct(wanted.iter().map(|wanted| wanted.task.plan.batch)) {
-            self.prepare(batch)?;
-            let mut rest: Vec<RequestedUpdate<'_>> =
+            let of_batch: Vec<RequestedUpdate<'_>> =
                 wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
-            let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
-            for part in self.parts(&devices) {
-                let placed = self.placed(&devices[part])?;
-                let here = |wanted: &RequestedUpdate<'_>| placed.offsets.get(wanted.task.device).is_some();
-                let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
-                rest = later;
-                for wave in here.chunks(self.wave()) {
-                    self.train(key, wave, &placed.offsets, data.columns(&placed), limit)?;
-                }
-                // Columns of a part are freed only when no kernel reads them.
-                if Arc::strong_count(&placed) == 1 && !data.is_resident() {
-                    self.stream.synchronize()?;
-                }
+            // The host adds some updates itself. The others stay on the GPU.
+            let (host, gpu): (Vec<_>, Vec<_>) =
+                of_batch.into_iter().partition(RequestedUpdate::is_added_by_host);
+            for rest in [gpu, host] {
+                self.train_batch(key, batch, rest, sums, &mut remembered)?;
             }
         }
+        let answers: Vec<_> =
+            untrained.iter().map(|wanted| (*wanted, wanted.task.params.as_slice())).collect();
+        remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+        self.finish_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
+        remembered.sort_unstable_by_key(|(task, _)| *task);
+        Ok(remembered)
+    }
+
+    /// Uploads the parameters of all tasks and returns the index of each task's vector.
+    fn start_vectors(&mut self, tasks: &[UpdateTask<'_>]) -> Result<Vec<u32>, GpuError> {
+        if let Some(vectors) = positions(tasks, &self.sent) {
+            return Ok(vectors);
+        }
+        let (params, vectors) = shared_params(tasks);
+        self.send_params(&params)?;
+        Ok(vectors)
+    }
+
+    /// Trains updates with batches of one size, wave by wave.
+    fn train_batch(
+        &mut self,
+        key: &RoundKey,
+        batch: usize,
+        mut rest: Vec<RequestedUpdate<'_>>,
+        sums: &mut [Vec<u64>],
+        remembered: &mut Remembered,
+    ) -> Result<(), ComputeError> {
+        let data = self.data.clone();
+        let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
+        self.prepare(batch).map_err(|error| self.unavailable(error))?;
+        for part in self.parts(&devices) {
+            let placed = self.placed(&devices[part]).map_err(|error| self.unavailable(error))?;
+            let here = |wanted: &RequestedUpdate<'_>| placed.offsets.get(wanted.task.device).is_some();
+            let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
+            rest = later;
+            for wave in here.chunks(self.wave(&here)) {
+                let columns = data.columns(&placed);
+                self.train(key, wave, &placed.offsets, columns).map_err(|error| self.unavailable(error))?;
+                if wave[0].is_added_by_host() {
+                    let len = self.len;
+                    let local = self.received.receive(&self.local, wave.len() * len);
+                    let local = match local {
+                        Ok(local) => local,
+                        Err(error) => return Err(self.unavailable(error)),
+                    };
+                    let answers: Vec<_> = wave.iter().copied().zip(local.chunks_exact(len)).collect();
+                    remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+                }
+            }
+            // Columns of a part are freed only when no kernel reads them.
+            if Arc::strong_count(&placed) == 1 && !data.is_resident() {
+                self.stream.synchronize().map_err(|error| self.unavailable(error.into()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the sums of the GPU.
+    fn finish_sums(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), GpuError> {
         // Keep these until the kernels that read them are done.
         let _columns = self.look_ahead(key, tasks)?;
+        if tasks.iter().all(needs_host) {
+            return Ok(self.stream.synchronize()?);
+        }
         let coded = self.sums.finish(sums.len())?;
         for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
-            add_wrapping(sum, coded);
+            // A sum that the host adds is longer, and has no entries on the GPU.
+            if sum.len() == coded.len() {
+                add_wrapping(sum, coded);
+            }
         }
         Ok(())
     }
@@ -365,22 +430,26 @@ impl<'a> Gpu<'a> {
         Ok(self.ready.replace(Arc::new(next)))
     }
 
-    /// Returns the number of tasks of a wave that fit in memory.
-    fn wave(&self) -> usize {
-        let beside = self.trainer.as_ref().map_or(0, |(_, trainer)| trainer.bytes_per_task());
-        usize::try_from(self.memory / (4 * self.len as u64 + beside).max(1)).unwrap_or(usize::MAX).max(1)
+    /// Returns the number of these tasks that fit in memory as a wave.
+    fn wave(&self, wanted: &[RequestedUpdate<'_>]) -> usize {
+        let trainer = self.trainer.as_ref().map(|(_, trainer)| trainer);
+        let mut bytes = 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_task());
+        if wanted.iter().any(|wanted| wanted.task.plan.correction.is_some()) {
+            bytes += 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_vector());
+        }
+        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Trains a wave and adds its updates to the sums.
+    /// Trains a wave, and adds its updates to the sums of the GPU unless the host does.
     fn train(
         &mut self,
         key: &RoundKey,
         wave: &[RequestedUpdate<'_>],
         offsets: &Offsets<'_>,
         columns: &GpuColumns,
-        limit: f64,
     ) -> Result<(), GpuError> {
         let tasks = self.send_tasks(key, wave, offsets)?;
+        self.send_pulls(wave)?;
         self.local.reserve(wave.len() * self.len)?;
         let updates = Updates {
             stream: &self.stream,
@@ -394,8 +463,12 @@ impl<'a> Gpu<'a> {
         };
         let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
         trainer.train(&updates)?;
+        if wave[0].is_added_by_host() {
+            return Ok(());
+        }
         let trained = |(slot, wanted): (usize, &RequestedUpdate<'_>)| Trained {
             weight: wanted.task.weight,
+            factor: 1.0,
             params: wanted.vector,
             slot: slot as u32,
             query: wanted.task.sum as u32,
@@ -403,7 +476,20 @@ impl<'a> Gpu<'a> {
         };
         let mut trained: Vec<Trained> = wave.iter().enumerate().map(trained).collect();
         trained.sort_by_key(|update| update.query);
-        self.sums.add(&trained, self.params.arg(), self.local.arg(), limit)
+        self.sums.add(&trained, self.params.arg(), self.local.arg(), &key.code())
+    }
+
+    /// Uploads the pulls of tasks with a correction after the starting vectors, by slot.
+    fn send_pulls(&mut self, wave: &[RequestedUpdate<'_>]) -> Result<(), GpuError> {
+        if wave.iter().all(|wanted| wanted.task.plan.correction.is_none()) {
+            return Ok(());
+        }
+        let (len, sent) = (self.len, &self.sent);
+        self.params.send((sent.len() + wave.len()) * len, |host| {
+            let (starts, rest) = host.split_at_mut(sent.len() * len);
+            starts.chunks_exact_mut(len).zip(sent).for_each(|(to, w)| to.copy_from_slice(w.as_slice()));
+            pulls(wave, len, rest);
+        })
     }
 
     /// Draws the orders of a wave and uploads its tasks, largest first. Tasks of one device share
@@ -418,7 +504,7 @@ impl<'a> Gpu<'a> {
         let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
-        for (slot, RequestedUpdate { task, vector }) in wave.iter().enumerate() {
+        for (slot, RequestedUpdate { task, vector, .. }) in wave.iter().enumerate() {
             let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
             let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
@@ -435,6 +521,10 @@ impl<'a> Gpu<'a> {
                 total += len;
                 (total - len) as u64
             });
+            let (pull, anchor) = match plan.correction {
+                None => (plan.learning_rate * plan.proximal, *vector),
+                Some(_) => (1.0, (self.sent.len() + slot) as u32),
+            };
             tasks.push(Task {
                 order: first,
                 params: *vector,
@@ -443,8 +533,10 @@ impl<'a> Gpu<'a> {
                 batch: plan.batch as u32,
                 rate: plan.learning_rate,
                 keep: 1.0 - plan.learning_rate * (plan.l2 + plan.proximal),
-                pull: plan.learning_rate * plan.proximal,
+                pull,
                 slot: slot as u32,
+                anchor,
+                unused: 0,
             });
         }
         self.order.send(total, |host| order::write_all(key, &orders, host))?;
@@ -487,30 +579,10 @@ impl Compute for Gpu<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        // The GPU kernels support neither corrections nor memory of devices nor reports.
-        if let Some(name) =
-            tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
-        {
-            let place = format!("a GPU, for an algorithm with {name}s,");
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        if let Some(report) = tasks.iter().find_map(|task| task.report) {
-            let place = format!("a GPU, for the weighting {},", report.weighting.kind().name);
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
         if tasks.iter().any(|task| task.personal.is_some()) {
             let place = "a GPU, for personal models,".to_owned();
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
         }
-        if tasks.iter().any(|task| task.noise.is_some()) {
-            let place = "a GPU, for noisy updates,".to_owned();
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        if key.terms.clip.is_some() {
-            let place = "a GPU, for updates that are clipped,".to_owned();
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
-        Ok(Remembered::new())
+        self.add_updates(key, tasks, sums)
     }
 }
