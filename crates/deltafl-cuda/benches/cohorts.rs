@@ -15,6 +15,7 @@ use deltafl::data::{
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
 use deltafl::model::{CONV_NET, GRU, LSTM, ModelDefinition, ModelSpec};
+use deltafl::model::stack::{Layer, STACK};
 use deltafl::options::OptionValue;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
@@ -103,6 +104,20 @@ fn cohorts() -> Vec<Cohort> {
             batch: 16,
             rate: 0.1,
         },
+        Cohort {
+            name: "stack on 3 × 32 × 32, channels 32 and 64, 50 devices of 160 images, batch 16",
+            spec: stack([32, 64]),
+            federation: of_features(50, 160, 3072),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "stack on 3 × 32 × 32, channels 24 and 48, 50 devices of 160 images, batch 16",
+            spec: stack([24, 48]),
+            federation: of_features(50, 160, 3072),
+            batch: 16,
+            rate: 0.1,
+        },
         recurrent(&GRU, 64),
         recurrent(&GRU, 96),
         recurrent(&GRU, 256),
@@ -121,6 +136,15 @@ fn cohorts() -> Vec<Cohort> {
 
 fn conv_net(channels: [u64; 2]) -> ModelSpec {
     CONV_NET.spec_with([("channels", OptionValue::WholePair(channels))]).expect("channels are an option")
+}
+
+/// A stack equal to the ConvNet, with these channels.
+fn stack(channels: [usize; 2]) -> ModelSpec {
+    let part = |channels| {
+        let convolution = Layer::Conv2d { channels, size: 5, stride: 1, padding: 0 };
+        [convolution, Layer::Relu, Layer::MaxPool { size: 2, stride: 2 }]
+    };
+    STACK.spec().with_layers(channels.into_iter().flat_map(part).chain([Layer::Flatten]).collect())
 }
 
 /// The paper's cohort of a recurrent model, with other units.
@@ -256,7 +280,10 @@ fn images(devices: usize, count: usize) -> Federation {
 
 /// Grey images of this side.
 fn squares(devices: usize, count: usize, side: usize) -> Federation {
-    let dim = side * side;
+    of_features(devices, count, side * side)
+}
+
+fn of_features(devices: usize, count: usize, dim: usize) -> Federation {
     let mut builder = FederationBuilder::new("images", InputKind::Bytes { dim }, 62);
     for k in 0..devices {
         let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);

@@ -16,7 +16,7 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 11] = [
+const HEADERS: [(&str, &str); 12] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
@@ -26,6 +26,7 @@ const HEADERS: [(&str, &str); 11] = [
     ("general/conv.cuh", include_str!("kernels/general/conv.cuh")),
     ("general/recurrent.cuh", include_str!("kernels/general/recurrent.cuh")),
     ("general/table.cuh", include_str!("kernels/general/table.cuh")),
+    ("general/maps.cuh", include_str!("kernels/general/maps.cuh")),
     ("general/head.cuh", include_str!("kernels/general/head.cuh")),
     ("general/params.cuh", include_str!("kernels/general/params.cuh")),
 ];

@@ -18,8 +18,9 @@ use crate::launch::{Arg, LaunchGrid, launch, launch_wave};
 use crate::memory::{Buffer, Mirror};
 use crate::task::{NOW_BYTES, Task, Wave};
 
-pub(crate) mod network;
-pub(crate) mod program;
+mod network;
+mod program;
+mod stack;
 
 /// The lowest compute capability with the instructions of the kernels.
 const CAPABILITY: (i32, i32) = (8, 0);
@@ -288,9 +289,9 @@ impl Scorer for ProgramScorer {
 /// Returns programs of every kind of layer, for the test that compiles every source.
 #[cfg(test)]
 pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
-    use self::network::{Cell, Convolution, Layer, NetworkInput};
+    use self::network::{Cell, Convolution, Layer, NetworkInput, Norm, Pool, Recurrent};
     let full = |outputs| Layer::Dense { outputs, bias: true, relu: false, transposed: false };
-    let map = |input, filters, pool| {
+    let map = |input, filters, pool: bool| {
         Layer::Convolution(Convolution {
             input,
             filters,
@@ -302,15 +303,37 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
             pool,
         })
     };
-    let units = |cell, hidden, symbols| Layer::Recurrent { cell, hidden, symbols };
+    let units = |cell, hidden, symbols| {
+        Layer::Recurrent(Recurrent { cell, hidden, symbols, sequence: false })
+    };
+    let sequence = |hidden, symbols| {
+        Layer::Recurrent(Recurrent { cell: Cell::Lstm, hidden, symbols, sequence: true })
+    };
+    let norm = |channels, cells, groups| Layer::Norm(Norm { channels, cells, groups, by_cell: groups == 1 });
     let networks = [
         (NetworkInput::Bytes { dim: 3072 }, vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), full(10)], 10),
         (NetworkInput::Dense { dim: 256 }, vec![map([1, 16, 16], 7, false), map([7, 16, 16], 5, true), full(3)], 3),
         (NetworkInput::Text { len: 20 }, vec![units(Cell::Gru, 64, Some(53)), full(53)], 53),
         (
             NetworkInput::Words { len: 5 },
-            vec![Layer::Embedding { symbols: 40, dim: 8 }, units(Cell::Gru, 49, None), full(7)],
+            vec![Layer::Embedding { symbols: 40, dim: 8, padded: true }, units(Cell::Gru, 49, None), full(7)],
             7,
+        ),
+        (
+            NetworkInput::Words { len: 6 },
+            vec![sequence(20, Some(40)), Layer::Tanh, sequence(9, None), Layer::Mean { skips_padding: true }, full(7)],
+            7,
+        ),
+        (
+            NetworkInput::Dense { dim: 3 * 64 },
+            vec![
+                map([3, 8, 8], 12, false),
+                Layer::Residual(vec![norm(12, 64, 4), Layer::Gelu, map([12, 8, 8], 12, false), norm(12, 64, 1)]),
+                Layer::Pool(Pool { input: [12, 8, 8], side: 3, stride: 2, is_max: true }),
+                Layer::Pool(Pool { input: [12, 3, 3], side: 3, stride: 1, is_max: false }),
+                full(4),
+            ],
+            4,
         ),
         (
             NetworkInput::Words { len: 25 },

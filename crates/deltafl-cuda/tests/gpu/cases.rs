@@ -13,6 +13,8 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 use deltafl_cuda::{GpuDevice, KernelCache};
 
+mod stacks;
+
 /// A model on a federation.
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -163,6 +165,7 @@ fn all_cases() -> Vec<Case> {
     ]
     .into_iter()
     .chain(general_cases())
+    .chain(stacks::cases())
     .collect()
 }
 
@@ -191,7 +194,7 @@ fn general_cases() -> Vec<Case> {
         Case::new("general wide linear", images(100, 200), ModelSpec::LINEAR, 20, 0.05),
         Case::new("general linear, intercept", tables(61, 10), intercept(&LINEAR), 8, 0.05),
         Case::new("general logistic, intercept", tables(50, 2), intercept(&LOGISTIC), 10, 0.5),
-        Case::new("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 3000), 40, 0.1),
+        Case::new("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 600), 40, 0.1),
         Case::new("general gru 64", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.5),
         Case::new("general gru 96, large batches", texts(7, 90), sized(&GRU, "hidden", 96), 33, 0.5),
         Case::new("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
@@ -217,7 +220,10 @@ fn sized(model: &'static ModelDefinition, option: &str, size: u64) -> ModelSpec 
 
 /// Returns models without kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
-    vec![Case::new("fourier", tables(20, 3), FOURIER.spec(), 16, 0.1)]
+    vec![
+        Case::new("fourier", tables(20, 3), FOURIER.spec(), 16, 0.1),
+        Case::new("stack", tables(20, 3), stacks::with_dropout(), 16, 0.1),
+    ]
 }
 
 /// Returns the GPU, or prints that there is none.

@@ -7,8 +7,8 @@
 //   STATES          h before each time step and after the last, [time][example][H]
 //   INNER           GRU: W_hn h + b_hn;  LSTM: the cells before each time step and after the last
 //   INNER_SLOPES    GRU: the slopes of r, z and W_hn h + b_hn, which are those of W_hh
-//   DH, CARRY       slopes of the last state; the part of a state's (LSTM: cell's) slope that passes
-//                   the gates
+//   DH              slopes of the last state, or of the states after all time steps if SEQUENCE
+//   CARRY           the part of a state's (LSTM: cell's) slope that passes the gates
 // b_ih is part of the contributions of the inputs.
 
 constexpr int UNITS = 16, EXAMPLES = 16;
@@ -118,6 +118,13 @@ __device__ __forceinline__ void each_entry(int unit, int row, Use use) {
   }
 }
 
+/// Returns the slope of h before time step `t`, or of the last one, as an output of the layer.
+template <class L>
+__device__ __forceinline__ float slope_of_state(const Device& device, int t, int b, int u) {
+  if (L::SEQUENCE) return device.arena[L::DH + ((size_t)(t - 1) * BATCH + b) * L::H + u];
+  return t == L::LEN ? device.arena[L::DH + b * L::H + u] : 0.f;
+}
+
 /// r = σ(x_r + W_hr h + b_hr)   z = σ(x_z + W_hz h + b_hz)   a = W_hn h + b_hn
 /// n = tanh(x_n + r a)          h ← n + z (h − n)
 template <class L>
@@ -158,7 +165,7 @@ __device__ void gru_backward(const Wave& wave, int t) {
     const int at = (t - 1) * BATCH + b;
     float *gates = device.arena + L::GATES + (size_t)at * 3 * H + u, *of_inner = inner + (size_t)at * 3 * H + u;
     float& carry = device.arena[L::CARRY + b * H + u];
-    const float dh = t < L::LEN ? sums[i][j] + carry : device.arena[L::DH + b * H + u];
+    const float dh = (t < L::LEN ? sums[i][j] + carry : 0.f) + slope_of_state<L>(device, t, b, u);
     const float r = gates[0], z = gates[H], n = gates[2 * H], a = device.arena[L::INNER + at * H + u], before = device.arena[L::STATES + at * H + u];
     const float dn = dh * (1.f - z) * (1.f - n * n), dr = dn * a * r * (1.f - r), dz = dh * (before - n) * z * (1.f - z);
     gates[0] = dr, gates[H] = dz, gates[2 * H] = dn;
@@ -202,7 +209,7 @@ __device__ void lstm_backward(const Wave& wave, int t) {
     float* gates = device.arena + L::GATES + (size_t)at * 4 * H + u;
     const float* cells = device.arena + L::INNER + (size_t)at * H + u;
     float& carry = device.arena[L::CARRY + b * H + u];
-    const float dh = t < L::LEN ? sums[i][j] : device.arena[L::DH + b * H + u];
+    const float dh = (t < L::LEN ? sums[i][j] : 0.f) + slope_of_state<L>(device, t, b, u);
     const float i_ = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H], squashed = tanh_of(cells[BATCH * H]);
     const float dc = (t < L::LEN ? carry : 0.f) + dh * o * (1.f - squashed * squashed);
     gates[0] = dc * g * i_ * (1.f - i_), gates[H] = dc * cells[0] * f * (1.f - f);

@@ -3,6 +3,7 @@
 //   ROWS, COLUMNS      of the table
 //   TABLE, BIAS        places in the parameters; TABLE = −1: the frozen vectors; BIAS = −1: none
 //   Z, DZ              a row per time step and example, and their slopes
+//   PADDED             word 0 is padding: its row is zero and is not trained
 //   NEXT               the next entry with the same symbol, for each time step and example
 
 template <class L>
@@ -14,7 +15,8 @@ __device__ void table_forward(const Wave& wave) {
   float* z = device.arena + L::Z;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < L::LEN * BATCH * L::COLUMNS; i += gridDim.x * blockDim.x) {
     const int c = i % L::COLUMNS;
-    const float v = table[(size_t)symbols[i / L::COLUMNS] * L::COLUMNS + c];
+    const u32 symbol = symbols[i / L::COLUMNS];
+    const float v = L::PADDED && symbol == 0 ? 0.f : table[(size_t)symbol * L::COLUMNS + c];
     z[i] = L::BIAS < 0 ? v : v + device.w[L::BIAS + c];
   }
 }
@@ -57,7 +59,9 @@ __device__ void table_descend(const Wave& wave) {
   u32 e = unit / PARTS;
   const u32* next = (const u32*)(device.arena + L::NEXT);
   if (e >= COUNT || next[e] >> 31) return;
-  float* row = device.w + L::TABLE + (size_t)((const u32*)(device.arena + L::SYMBOLS))[e] * L::COLUMNS;
+  const u32 symbol = ((const u32*)(device.arena + L::SYMBOLS))[e];
+  if (L::PADDED && symbol == 0) return;
+  float* row = device.w + L::TABLE + (size_t)symbol * L::COLUMNS;
   const float* dz = device.arena + L::DZ;
   float sums[4] = {0.f, 0.f, 0.f, 0.f};
   while (e < COUNT) {

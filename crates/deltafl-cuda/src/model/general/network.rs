@@ -22,7 +22,7 @@ pub(crate) enum NetworkInput {
 }
 
 /// A layer. Parameters are in the order of the layers, and within a layer in that of PyTorch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Convolution(Convolution),
     Dense {
@@ -34,10 +34,61 @@ pub(crate) enum Layer {
     },
     /// The frozen word vectors of the federation.
     FrozenVectors { dim: usize },
-    /// A trained vector per symbol.
-    Embedding { symbols: usize, dim: usize },
-    /// Recurrent units. The last state is the output. `symbols` is the alphabet of one-hot inputs.
-    Recurrent { cell: Cell, hidden: usize, symbols: Option<usize> },
+    /// A trained vector per symbol. If `padded`, the vector of symbol 0 remains zero.
+    Embedding { symbols: usize, dim: usize, padded: bool },
+    Recurrent(Recurrent),
+    Relu,
+    Tanh,
+    Gelu,
+    Pool(Pool),
+    Norm(Norm),
+    /// x + f(x).
+    Residual(Vec<Self>),
+    /// The last step of a sequence. If `skips_padding`, the last step whose symbol is not 0.
+    Last { skips_padding: bool },
+    /// The mean over the steps of a sequence. If `skips_padding`, over those whose symbol is not 0.
+    Mean { skips_padding: bool },
+    /// A sequence as features, step by step.
+    Flatten,
+}
+
+/// A recurrent layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recurrent {
+    pub(crate) cell: Cell,
+    pub(crate) hidden: usize,
+    /// The alphabet of one-hot inputs.
+    pub(crate) symbols: Option<usize>,
+    /// Whether the output is the state after each step. Otherwise it is the last state.
+    pub(crate) sequence: bool,
+}
+
+/// Windows of the maps of an image: the largest entry or the mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    /// Channels, height and width of the input.
+    pub(crate) input: [usize; 3],
+    pub(crate) side: usize,
+    pub(crate) stride: usize,
+    pub(crate) is_max: bool,
+}
+
+impl Pool {
+    /// Returns the number of windows along the height and the width.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        let [_, height, width] = self.input;
+        [height, width].map(|side| (side - self.side) / self.stride + 1)
+    }
+}
+
+/// A normalisation of groups of channels, each of which has `cells` entries per row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Norm {
+    pub(crate) channels: usize,
+    pub(crate) cells: usize,
+    pub(crate) groups: usize,
+    /// Whether every entry has its own scale. Otherwise every channel has one.
+    pub(crate) by_cell: bool,
 }
 
 /// The kind of recurrent units.
@@ -127,7 +178,7 @@ impl Network {
             network(layers, classes)
         } else if is(&LSTM) {
             let dim = setup.federation.vectors().map_or(0, |vectors| vectors.dim);
-            let units = Layer::Recurrent { cell: Cell::Lstm, hidden: setup.size("hidden")?, symbols: None };
+            let units = last_state(Cell::Lstm, setup.size("hidden")?, None);
             network(vec![Layer::FrozenVectors { dim }, units, full(1)], 1)
         } else if is(&GRU) {
             let symbols = match kind {
@@ -135,20 +186,24 @@ impl Network {
                 InputKind::Tokens { vocabulary, .. } => vocabulary,
                 InputKind::Bytes { .. } | InputKind::Dense { .. } => 0,
             };
-            let units = |symbols| Layer::Recurrent {
-                cell: Cell::Gru,
-                hidden: setup.size("hidden").unwrap_or(0),
-                symbols,
-            };
+            let hidden = setup.size("hidden")?;
+            let units = |symbols| last_state(Cell::Gru, hidden, symbols);
             let layers = match setup.size("embedding")? {
                 0 => vec![units(Some(symbols)), full(classes)],
-                dim => vec![Layer::Embedding { symbols, dim }, units(None), full(classes)],
+                dim => vec![Layer::Embedding { symbols, dim, padded: false }, units(None), full(classes)],
             };
             network(layers, classes)
         } else {
-            Err(setup.unsupported("of any shape"))
+            let stack = setup.spec.stack(setup.federation).ok().flatten();
+            let network = stack.and_then(|stack| super::stack::network(&stack, input));
+            network.ok_or_else(|| setup.unsupported("with these layers"))
         }
     }
+}
+
+/// Returns recurrent units whose last state is the output.
+fn last_state(cell: Cell, hidden: usize, symbols: Option<usize>) -> Layer {
+    Layer::Recurrent(Recurrent { cell, hidden, symbols, sequence: false })
 }
 
 /// Returns a layer of the convolutional network, without its input.

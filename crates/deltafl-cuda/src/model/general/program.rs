@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use super::network::{Cell, Convolution, Layer, Network, NetworkInput};
+use super::network::{Convolution, Layer, Network, NetworkInput};
 use crate::compile::KernelSource;
+
+mod maps;
+mod recurrent;
 
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
-/// Units and examples of a block of a recurrent layer.
-const CELL_TILE: usize = 16;
 /// Sums of a convolution's gradient that are long enough for a block of their own.
 const SHORTEST_PART: usize = 512;
 /// Blocks per device that keep a GPU busy with few devices.
@@ -95,7 +96,7 @@ impl Program {
         let labels = builder.place(batch);
         let mut symbols = 0;
         let mut x = builder.input(network.input, &mut symbols);
-        for &layer in &network.layers {
+        for layer in &network.layers {
             x = builder.layer(layer, x, symbols);
         }
         builder.head(network.logits, x);
@@ -168,20 +169,28 @@ impl Builder {
         }
     }
 
-    fn layer(&mut self, layer: Layer, x: Activation, symbols: usize) -> Activation {
-        match layer {
+    fn layer(&mut self, layer: &Layer, x: Activation, symbols: usize) -> Activation {
+        match *layer {
             Layer::Convolution(convolution) => self.convolution(convolution, x),
             Layer::Dense { outputs, bias, relu, transposed } => {
                 self.dense(x, outputs, bias, relu, transposed)
             }
-            Layer::FrozenVectors { dim } => self.table(x.rows, symbols, None, dim, None),
-            Layer::Embedding { symbols: rows, dim } => {
+            Layer::FrozenVectors { dim } => self.table(x.rows, symbols, None, dim, [None, None]),
+            Layer::Embedding { symbols: rows, dim, padded } => {
                 let table = self.tensor(rows * dim, None);
-                self.table(x.rows, symbols, Some((table, rows)), dim, None)
+                let padding = padded.then_some(0);
+                self.table(x.rows, symbols, Some((table, rows)), dim, [None, padding])
             }
-            Layer::Recurrent { cell, hidden, symbols: alphabet } => {
-                self.recurrent(cell, hidden, alphabet, x, symbols)
-            }
+            Layer::Recurrent(recurrent) => self.recurrent(recurrent, x, symbols),
+            Layer::Relu => self.activation(0, x),
+            Layer::Tanh => self.activation(1, x),
+            Layer::Gelu => self.activation(2, x),
+            Layer::Pool(pool) => self.pool(pool, x),
+            Layer::Norm(norm) => self.norm(norm, x),
+            Layer::Residual(ref layers) => self.residual(layers, x, symbols),
+            Layer::Last { skips_padding } => self.over_time(false, skips_padding, x, symbols),
+            Layer::Mean { skips_padding } => self.over_time(true, skips_padding, x, symbols),
+            Layer::Flatten => self.flatten(x),
         }
     }
 
@@ -316,155 +325,6 @@ impl Builder {
         Activation { at, width: filters * rows * columns, rows: 1, slopes, cut }
     }
 
-    /// Adds a look-up in a table with its place and rows, or in the frozen vectors. The biases are
-    /// trained elsewhere.
-    fn table(
-        &mut self,
-        len: usize,
-        symbols: usize,
-        table: Option<(usize, usize)>,
-        columns: usize,
-        bias: Option<usize>,
-    ) -> Activation {
-        let count = len * self.batch;
-        let at = self.place(count * columns);
-        let trained = self.trains && table.is_some();
-        // The slopes of one-hot inputs replace their contributions to the gates.
-        let slopes =
-            trained.then(|| if bias.is_some() { at } else { self.place(count * columns) });
-        let next = if trained { self.place(count) } else { 0 };
-        let layer = self.sizes(&[
-            ("LEN", len as i64),
-            ("SYMBOLS", symbols as i64),
-            ("ROWS", table.map_or(0, |(_, rows)| rows as i64)),
-            ("COLUMNS", columns as i64),
-            ("TABLE", or_none(table.map(|(at, _)| at))),
-            ("BIAS", or_none(bias)),
-            ("Z", at as i64),
-            ("DZ", or_none(slopes)),
-            ("NEXT", next as i64),
-        ]);
-        let blocks = (count * columns).div_ceil(1024);
-        let launch = self.kernel(&format!("table_forward<{layer}>(wave)"), blocks, THREADS);
-        self.forward.push(launch);
-        if trained {
-            let links = self.kernel(&format!("table_links<{layer}>(wave)"), count.div_ceil(64), 64);
-            let blocks = (count * columns.div_ceil(128)).div_ceil(8);
-            let descend = self.kernel(&format!("table_descend<{layer}>(wave)"), blocks, THREADS);
-            self.backward.push(vec![links, descend]);
-        }
-        Activation { at, width: columns, rows: len, slopes, cut: false }
-    }
-
-    fn recurrent(
-        &mut self,
-        cell: Cell,
-        hidden: usize,
-        alphabet: Option<usize>,
-        x: Activation,
-        symbols: usize,
-    ) -> Activation {
-        let (gates, len, batch) = (cell.gates() * hidden, x.rows, self.batch);
-        let inputs = alphabet.unwrap_or(x.width);
-        // One-hot inputs look up rows of the transposed matrix.
-        let input = self.tensor(gates * inputs, alphabet.map(|symbols| [symbols, gates]));
-        let recurrent = self.tensor(gates * hidden, None);
-        let [input_bias, bias] = [self.tensor(gates, None), self.tensor(gates, None)];
-        let contributions = match alphabet {
-            Some(rows) => self.table(len, symbols, Some((input, rows)), gates, Some(input_bias)),
-            None => {
-                // The slopes of the gates replace the gates.
-                let at = self.place(len * batch * gates);
-                let slopes = self.trains.then_some(at);
-                let z = Activation { at, width: gates, rows: len, slopes, cut: false };
-                self.dense_between(x, z, [input, input_bias], false, false);
-                z
-            }
-        };
-        let states = self.place((len + 1) * batch * hidden);
-        let inner = match cell {
-            Cell::Gru => self.place(len * batch * hidden),
-            Cell::Lstm => self.place((len + 1) * batch * hidden),
-        };
-        let inner_slopes = match cell {
-            Cell::Gru => self.slopes(len * batch * gates),
-            Cell::Lstm => contributions.slopes,
-        };
-        let [slopes, carry] = [self.slopes(batch * hidden), self.slopes(batch * hidden)];
-        let layer = self.sizes(&[
-            ("LEN", len as i64),
-            ("H", hidden as i64),
-            ("RECURRENT", recurrent as i64),
-            ("BIAS", bias as i64),
-            ("GATES", contributions.at as i64),
-            ("STATES", states as i64),
-            ("INNER", inner as i64),
-            ("INNER_SLOPES", or_none(inner_slopes)),
-            ("DH", or_none(slopes)),
-            ("CARRY", or_none(carry)),
-        ]);
-        let name = match cell {
-            Cell::Gru => "gru",
-            Cell::Lstm => "lstm",
-        };
-        let blocks = hidden.div_ceil(CELL_TILE) * batch.div_ceil(CELL_TILE);
-        let threads = 64 * cell.gates() * hidden.div_ceil(64).min(4);
-        let step = self.kernel(&format!("{name}_forward<{layer}>(wave, t)"), blocks, threads as u32);
-        self.forward.extend((0..len as u32).map(|time| Launch { time, ..step.clone() }));
-        if self.trains {
-            let threads = 64 * gates.div_ceil(64).min(12);
-            let step = self.kernel(&format!("{name}_backward<{layer}>(wave, t)"), blocks, threads as u32);
-            let mut backward: Vec<Launch> =
-                (1..=len as u32).rev().map(|time| Launch { time, ..step.clone() }).collect();
-            backward.extend(self.recurrent_descent(
-                [len, hidden, gates],
-                [recurrent, states, bias],
-                inner_slopes,
-            ));
-            if alphabet.is_some() {
-                let layer = self.bias_sizes(len * batch, gates, input_bias, Some(contributions.at));
-                let call = format!("biases_descend<{layer}>(wave)");
-                backward.push(self.kernel(&call, gates.div_ceil(32), THREADS));
-            }
-            self.backward.push(backward);
-        }
-        let at = states + len * batch * hidden;
-        Activation { at, width: hidden, rows: 1, slopes, cut: false }
-    }
-
-    /// Adds the descent of W_hh and b_hh. The first time step has no recurrent product.
-    fn recurrent_descent(
-        &mut self,
-        [len, hidden, gates]: [usize; 3],
-        [recurrent, states, bias]: [usize; 3],
-        slopes: Option<usize>,
-    ) -> Option<Launch> {
-        let (batch, slopes) = (self.batch, slopes?);
-        let layer = self.sizes(&[
-            ("ROWS", ((len - 1) * batch) as i64),
-            ("I", hidden as i64),
-            ("O", gates as i64),
-            ("W", recurrent as i64),
-            ("BIAS", bias as i64),
-            ("X", (states + batch * hidden) as i64),
-            ("DZ", (slopes + batch * gates) as i64),
-            ("BIAS_DZ", slopes as i64),
-            ("BIAS_ROWS", (len * batch) as i64),
-            ("TRANSPOSED", 0),
-        ]);
-        let blocks = gates.div_ceil(64) * hidden.div_ceil(64) + gates.div_ceil(32);
-        Some(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS))
-    }
-
-    fn bias_sizes(&mut self, rows: usize, outputs: usize, bias: usize, slopes: Option<usize>) -> String {
-        self.sizes(&[
-            ("O", outputs as i64),
-            ("BIAS", bias as i64),
-            ("BIAS_DZ", or_none(slopes)),
-            ("BIAS_ROWS", rows as i64),
-        ])
-    }
-
     fn head(&mut self, logits: usize, z: Activation) {
         let layer = self.sizes(&[
             ("CLASSES", logits as i64),
@@ -498,7 +358,7 @@ impl Builder {
         }
         let _ = writeln!(text, "constexpr size_t ARENA = {};", self.arena);
         let _ = writeln!(text, "constexpr bool TRAINS = {};", self.trains);
-        for header in ["wave", "product", "dense", "conv", "recurrent", "table", "head"] {
+        for header in ["wave", "product", "dense", "conv", "recurrent", "table", "maps", "head"] {
             let _ = writeln!(text, "#include \"general/{header}.cuh\"");
         }
         text += &self.flat_index();
