@@ -14,8 +14,8 @@ use deltafl::data::{
 };
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
-use deltafl::model::{CONV_NET, GRU, LSTM, ModelDefinition, ModelSpec};
 use deltafl::model::stack::{Layer, STACK};
+use deltafl::model::{CONV_NET, GRU, LSTM, ModelDefinition, ModelSpec};
 use deltafl::options::OptionValue;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;

@@ -57,8 +57,11 @@ pub(crate) fn update_sums(
         remembered.extend(memory.map(|memory| (wanted.index, memory)));
         Ok((sums, remembered))
     };
-    let parts: Vec<(Vec<Vec<u64>>, Remembered)> =
-        answers.par_iter().map(Ok).try_fold(empty, |part, answer| add(part, answer?)).collect::<Result<_, _>>()?;
+    let parts: Vec<(Vec<Vec<u64>>, Remembered)> = answers
+        .par_iter()
+        .map(Ok)
+        .try_fold(empty, |part, answer| add(part, answer?))
+        .collect::<Result<_, _>>()?;
     let mut all = Remembered::new();
     for (part, remembered) in parts {
         all.extend(remembered);

@@ -303,16 +303,22 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
             pool,
         })
     };
-    let units = |cell, hidden, symbols| {
-        Layer::Recurrent(Recurrent { cell, hidden, symbols, sequence: false })
-    };
-    let sequence = |hidden, symbols| {
-        Layer::Recurrent(Recurrent { cell: Cell::Lstm, hidden, symbols, sequence: true })
-    };
+    let units =
+        |cell, hidden, symbols| Layer::Recurrent(Recurrent { cell, hidden, symbols, sequence: false });
+    let sequence =
+        |hidden, symbols| Layer::Recurrent(Recurrent { cell: Cell::Lstm, hidden, symbols, sequence: true });
     let norm = |channels, cells, groups| Layer::Norm(Norm { channels, cells, groups, by_cell: groups == 1 });
     let networks = [
-        (NetworkInput::Bytes { dim: 3072 }, vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), full(10)], 10),
-        (NetworkInput::Dense { dim: 256 }, vec![map([1, 16, 16], 7, false), map([7, 16, 16], 5, true), full(3)], 3),
+        (
+            NetworkInput::Bytes { dim: 3072 },
+            vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), full(10)],
+            10,
+        ),
+        (
+            NetworkInput::Dense { dim: 256 },
+            vec![map([1, 16, 16], 7, false), map([7, 16, 16], 5, true), full(3)],
+            3,
+        ),
         (NetworkInput::Text { len: 20 }, vec![units(Cell::Gru, 64, Some(53)), full(53)], 53),
         (
             NetworkInput::Words { len: 5 },
@@ -321,14 +327,25 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
         ),
         (
             NetworkInput::Words { len: 6 },
-            vec![sequence(20, Some(40)), Layer::Tanh, sequence(9, None), Layer::Mean { skips_padding: true }, full(7)],
+            vec![
+                sequence(20, Some(40)),
+                Layer::Tanh,
+                sequence(9, None),
+                Layer::Mean { skips_padding: true },
+                full(7),
+            ],
             7,
         ),
         (
             NetworkInput::Dense { dim: 3 * 64 },
             vec![
                 map([3, 8, 8], 12, false),
-                Layer::Residual(vec![norm(12, 64, 4), Layer::Gelu, map([12, 8, 8], 12, false), norm(12, 64, 1)]),
+                Layer::Residual(vec![
+                    norm(12, 64, 4),
+                    Layer::Gelu,
+                    map([12, 8, 8], 12, false),
+                    norm(12, 64, 1),
+                ]),
                 Layer::Pool(Pool { input: [12, 8, 8], side: 3, stride: 2, is_max: true }),
                 Layer::Pool(Pool { input: [12, 3, 3], side: 3, stride: 1, is_max: false }),
                 full(4),

@@ -172,12 +172,10 @@ fn all_cases() -> Vec<Case> {
 /// Returns shapes without specialised kernels.
 fn general_cases() -> Vec<Case> {
     let channels = |pair| CONV_NET.spec_with([("channels", OptionValue::WholePair(pair))]).unwrap();
-    let intercept = |model: &'static ModelDefinition| {
-        model.spec_with([("intercept", OptionValue::Truth(true))]).unwrap()
-    };
+    let intercept =
+        |model: &'static ModelDefinition| model.spec_with([("intercept", OptionValue::Truth(true))]).unwrap();
     let embedded = |hidden| {
-        let options =
-            [("hidden", OptionValue::Whole(hidden)), ("embedding", OptionValue::Whole(8))];
+        let options = [("hidden", OptionValue::Whole(hidden)), ("embedding", OptionValue::Whole(8))];
         GRU.spec_with(options).unwrap()
     };
     let convolutions = vec![
@@ -187,8 +185,7 @@ fn general_cases() -> Vec<Case> {
         Case::new("general odd conv-net", tables(17 * 17, 3), channels([3, 5]), 8, 0.1),
     ];
     // A max-pool or ReLU that flips changes a path, so single devices may differ more.
-    let convolutions =
-        convolutions.into_iter().map(|case| Case { step_tolerance: 1e-2, ..case });
+    let convolutions = convolutions.into_iter().map(|case| Case { step_tolerance: 1e-2, ..case });
     vec![
         Case::new("general linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.001),
         Case::new("general wide linear", images(100, 200), ModelSpec::LINEAR, 20, 0.05),

@@ -1,14 +1,15 @@
-//! Clipped updates, and updates with a correction.
+//! Clipped and noisy updates, and updates with a correction.
 
 use deltafl::algorithm::{CONTROL_VARIATE, DYNAMIC_REGULARISER};
-use deltafl::compute::{Compute, Remembered, UpdateTask};
+use deltafl::compute::{Compute, Remembered, TaskNoise, Threads, UpdateTask};
 use deltafl::data::FederationIndex;
 use deltafl::memory::AlgorithmState;
 use deltafl::params::{Params, UpdateCode};
+use deltafl::privacy::Noise;
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::terms::{Clip, Terms};
-use deltafl::trainer::{Correction, LocalPlan, LocalResult, Work};
+use deltafl::trainer::{Correction, LocalPlan, LocalResult, Sgd, Work};
 use deltafl_cuda::{Gpu, GpuOptions};
 
 use crate::cases::{Case, every_case};
@@ -46,18 +47,19 @@ impl Corrected {
     }
 
     fn tasks<'a>(&'a self, case: &'a Case) -> Vec<UpdateTask<'a>> {
-        let task = |(&(device, weight), own): (&(FederationIndex, f64), &'a Option<AlgorithmState>)| UpdateTask {
-            device,
-            params: &case.params,
-            sent: &self.sent,
-            own: own.as_ref(),
-            plan: &self.plan,
-            weight,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
+        let task =
+            |(&(device, weight), own): (&(FederationIndex, f64), &'a Option<AlgorithmState>)| UpdateTask {
+                device,
+                params: &case.params,
+                sent: &self.sent,
+                own: own.as_ref(),
+                plan: &self.plan,
+                weight,
+                report: None,
+                personal: None,
+                noise: None,
+                sum: 0,
+            };
         self.cohort.iter().zip(&self.own).map(task).collect()
     }
 
@@ -170,5 +172,42 @@ fn clipped_sums_equal_the_cpu_sums_of_the_same_local_parameters() {
         }
         assert!(sums[0] == expected, "{}", case.name);
         assert!(norms.iter().any(|&norm| norm > clip.get()), "{}", case.name);
+    }
+}
+
+#[test]
+fn the_noise_of_devices_that_do_not_move_equals_that_of_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+        let trainer = Sgd::new(&*case.model);
+        let mut cpu = Threads::new(&trainer, &case.federation, None).unwrap();
+        let noise = Noise { variance: 90, units: 1024, honest: 1, clip: Some(Clip::try_from(1.0).unwrap()) };
+        let (still, moving) = (plan(&case, Work::Steps(0)), plan(&case, Work::Steps(2)));
+        let task = |device, plan, weight| UpdateTask {
+            device,
+            params: &case.params,
+            sent: &[],
+            own: None,
+            plan,
+            weight,
+            report: None,
+            personal: None,
+            noise: Some(TaskNoise { noise, query: 0 }),
+            sum: 0,
+        };
+        // A device without steps, and one outside of the tail.
+        let [first, second] = [FederationIndex(0), FederationIndex(1)];
+        let tasks = [task(first, &still, 1.0), task(second, &moving, 0.0)];
+        let sum = |compute: &mut dyn Compute, tasks: &[UpdateTask<'_>]| {
+            let mut sums = [vec![0; case.params.len().next_power_of_two() + 2]];
+            compute.updates(&round(2), tasks, &mut sums).unwrap();
+            let [sum] = sums;
+            sum
+        };
+        let expected = sum(&mut cpu, &tasks);
+        assert!(sum(&mut gpu, &tasks) == expected, "{}", case.name);
+        // The update of a device that moves is in the sum, beside the same noise.
+        let moved = [tasks[0], task(second, &moving, 1.0)];
+        assert!(sum(&mut gpu, &moved) != expected, "{}", case.name);
     }
 }

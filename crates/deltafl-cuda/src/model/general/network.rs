@@ -13,12 +13,20 @@ const FILTER_SIDE: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkInput {
     /// Grey levels, one byte each.
-    Bytes { dim: usize },
-    Dense { dim: usize },
+    Bytes {
+        dim: usize,
+    },
+    Dense {
+        dim: usize,
+    },
     /// Windows of a text. The label is the symbol after the window.
-    Text { len: usize },
+    Text {
+        len: usize,
+    },
     /// Numbers of words.
-    Words { len: usize },
+    Words {
+        len: usize,
+    },
 }
 
 /// A layer. Parameters are in the order of the layers, and within a layer in that of PyTorch.
@@ -33,9 +41,15 @@ pub(crate) enum Layer {
         transposed: bool,
     },
     /// The frozen word vectors of the federation.
-    FrozenVectors { dim: usize },
+    FrozenVectors {
+        dim: usize,
+    },
     /// A trained vector per symbol. If `padded`, the vector of symbol 0 remains zero.
-    Embedding { symbols: usize, dim: usize, padded: bool },
+    Embedding {
+        symbols: usize,
+        dim: usize,
+        padded: bool,
+    },
     Recurrent(Recurrent),
     Relu,
     Tanh,
@@ -45,9 +59,13 @@ pub(crate) enum Layer {
     /// x + f(x).
     Residual(Vec<Self>),
     /// The last step of a sequence. If `skips_padding`, the last step whose symbol is not 0.
-    Last { skips_padding: bool },
+    Last {
+        skips_padding: bool,
+    },
     /// The mean over the steps of a sequence. If `skips_padding`, over those whose symbol is not 0.
-    Mean { skips_padding: bool },
+    Mean {
+        skips_padding: bool,
+    },
     /// A sequence as features, step by step.
     Flatten,
 }

@@ -326,11 +326,7 @@ impl Builder {
     }
 
     fn head(&mut self, logits: usize, z: Activation) {
-        let layer = self.sizes(&[
-            ("CLASSES", logits as i64),
-            ("Z", z.at as i64),
-            ("DZ", or_none(z.slopes)),
-        ]);
+        let layer = self.sizes(&[("CLASSES", logits as i64), ("Z", z.at as i64), ("DZ", or_none(z.slopes))]);
         let launch = if self.trains {
             self.kernel(&format!("head_backward<{layer}>(wave)"), self.batch.div_ceil(8), THREADS)
         } else {

@@ -31,7 +31,8 @@ pub(super) fn network(stack: &Stack, input: NetworkInput) -> Option<Network> {
 fn converted(layers: &[ShapedLayer], may_end_in_relu: bool) -> Option<Vec<Layer>> {
     let (mut done, mut rest) = (Vec::with_capacity(layers.len()), layers);
     while let [first, after @ ..] = rest {
-        let is_relu = |layer: Option<&ShapedLayer>| layer.is_some_and(|layer| layer.layer == StackLayer::Relu);
+        let is_relu =
+            |layer: Option<&ShapedLayer>| layer.is_some_and(|layer| layer.layer == StackLayer::Relu);
         let fuses = |used: usize| may_end_in_relu || after.len() > used;
         let (layer, used) = match &first.layer {
             StackLayer::Dense { units, bias } => {

@@ -1,7 +1,7 @@
 //! Stacks of layers: every layer with kernels, and its combinations with others.
 
-use deltafl::model::stack::{Layer, STACK};
 use deltafl::model::ModelSpec;
+use deltafl::model::stack::{Layer, STACK};
 
 use super::{Case, images, tables, texts, words};
 
@@ -27,7 +27,13 @@ pub(super) fn cases() -> Vec<Case> {
         Layer::GroupNorm { groups: 4 },
         Layer::Relu,
         Layer::Residual {
-            layers: vec![conv(8, 3, 1), Layer::GroupNorm { groups: 2 }, Layer::Gelu, conv(8, 3, 1), Layer::Relu],
+            layers: vec![
+                conv(8, 3, 1),
+                Layer::GroupNorm { groups: 2 },
+                Layer::Gelu,
+                conv(8, 3, 1),
+                Layer::Relu,
+            ],
         },
         Layer::Conv2d { channels: 6, size: 3, stride: 2, padding: 1 },
         Layer::Tanh,
@@ -48,7 +54,8 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     let bag = vec![Layer::Embedding { entries: 10 }, Layer::Tanh, Layer::Mean, dense(33), Layer::Relu];
     let flat = vec![Layer::OneHot, Layer::Gru { hidden: 18 }, dense(5), Layer::Relu, Layer::Flatten];
-    let vectors = vec![Layer::WordVectors, dense(8), Layer::Gru { hidden: 64 }, Layer::Last { padding: true }];
+    let vectors =
+        vec![Layer::WordVectors, dense(8), Layer::Gru { hidden: 64 }, Layer::Last { padding: true }];
     let pooled = vec![conv(7, 3, 0), Layer::MaxPool { size: 3, stride: 2 }, Layer::Relu, Layer::Flatten];
     let normal = vec![
         dense(40),

@@ -21,8 +21,7 @@ impl Builder {
         let at = self.place(count * columns);
         let trained = self.trains && table.is_some();
         // The slopes of one-hot inputs replace their contributions to the gates.
-        let slopes =
-            trained.then(|| if bias.is_some() { at } else { self.place(count * columns) });
+        let slopes = trained.then(|| if bias.is_some() { at } else { self.place(count * columns) });
         let next = if trained { self.place(count) } else { 0 };
         let layer = self.sizes(&[
             ("LEN", len as i64),
