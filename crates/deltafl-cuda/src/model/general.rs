@@ -32,7 +32,7 @@ const SCORED_BYTES: usize = 1 << 30;
 const MOST_DEVICES: usize = 1 << 15;
 
 pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let program = Program::new(&Network::for_model(setup)?, batch, true);
+    let program = Program::new(&Network::for_model(setup)?, batch, true, has_clusters(setup));
     Ok(Box::new(ProgramTrainer {
         engine: Engine::new(setup, &program)?,
         graphs: HashMap::new(),
@@ -41,7 +41,7 @@ pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn T
 }
 
 pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let program = Program::new(&Network::for_model(setup)?, SCORED, false);
+    let program = Program::new(&Network::for_model(setup)?, SCORED, false, has_clusters(setup));
     Ok(Box::new(ProgramScorer {
         engine: Engine::new(setup, &program)?,
         groups: Mirror::new(setup.stream)?,
@@ -49,6 +49,11 @@ pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuErro
         losses: Buffer::new(setup.stream)?,
         errors: Buffer::new(setup.stream)?,
     }))
+}
+
+/// Returns true if the GPU has clusters of blocks.
+fn has_clusters(setup: &KernelSetup<'_>) -> bool {
+    setup.device.capability() >= (9, 0)
 }
 
 /// A loaded program and its memory.
@@ -365,7 +370,11 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
     ];
     let programs = networks.into_iter().flat_map(|(input, layers, logits)| {
         let network = Network { input, layers, logits };
-        [Program::new(&network, 16, true).source, Program::new(&network, SCORED, false).source]
+        [
+            Program::new(&network, 16, true, true).source,
+            Program::new(&network, 16, true, false).source,
+            Program::new(&network, SCORED, false, true).source,
+        ]
     });
     programs.collect()
 }

@@ -67,6 +67,7 @@ struct Activation {
 struct Builder {
     batch: usize,
     trains: bool,
+    clusters: bool,
     text: String,
     tensors: Vec<Tensor>,
     flat: usize,
@@ -80,10 +81,12 @@ struct Builder {
 
 impl Program {
     /// Builds the program of a step with batches of this size, or of a forward pass.
-    pub(crate) fn new(network: &Network, batch: usize, trains: bool) -> Self {
+    /// `clusters` is set if the GPU has clusters of blocks.
+    pub(crate) fn new(network: &Network, batch: usize, trains: bool, clusters: bool) -> Self {
         let mut builder = Builder {
             batch,
             trains,
+            clusters,
             text: String::new(),
             tensors: Vec::new(),
             flat: 0,
@@ -136,12 +139,17 @@ impl Builder {
 
     /// Adds a kernel that calls a function of the headers, and returns its first launch.
     fn kernel(&mut self, call: &str, blocks: usize, threads: u32) -> Launch {
+        self.kernel_with("", call, blocks, threads)
+    }
+
+    /// Adds a kernel with an attribute.
+    fn kernel_with(&mut self, attribute: &str, call: &str, blocks: usize, threads: u32) -> Launch {
         let kernel = self.kernels;
         self.kernels += 1;
-        let resident = if threads == THREADS { ", 2" } else { "" };
+        let resident = if threads == THREADS { 2 } else { 1 };
         let _ = writeln!(
             self.text,
-            "extern \"C\" __global__ void __launch_bounds__({threads}{resident}) \
+            "extern \"C\" __global__ void {attribute} __launch_bounds__({threads}, {resident}) \
              op{kernel}(const __grid_constant__ Wave wave, int t) {{ {call}; }}"
         );
         Launch { kernel, blocks: blocks as u32, threads, time: 0 }
@@ -342,6 +350,10 @@ impl Builder {
         }
         let window = if let NetworkInput::Text { len } = network.input { len } else { 0 };
         let mut text = String::from("#include \"common.cuh\"\n");
+        if self.clusters {
+            text += "#include \"cluster.cuh\"\n";
+        }
+        let _ = writeln!(text, "#define CLUSTERS {}", u8::from(self.clusters));
         let sizes = [
             ("BATCH", self.batch),
             ("WORKING", self.working),

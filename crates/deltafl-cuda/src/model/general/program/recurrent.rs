@@ -3,8 +3,10 @@
 use super::{Activation, Builder, Launch, THREADS, or_none};
 use crate::model::general::network::{Cell, Recurrent};
 
-/// Units and examples of a block of a recurrent layer.
+/// Examples of a block of a recurrent layer, and its units unless they are 32.
 const CELL_TILE: usize = 16;
+/// The blocks of a portable cluster.
+const MOST_BLOCKS: usize = 8;
 
 impl Builder {
     /// Adds a look-up in a table with its place and rows, or in the frozen vectors. The biases are
@@ -75,6 +77,12 @@ impl Builder {
             Cell::Gru => self.slopes(len * batch * gates),
             Cell::Lstm => contributions.slopes,
         };
+        // A cluster of the blocks of a device runs all time steps, if it is small enough.
+        let units = if self.clusters && hidden > CELL_TILE * MOST_BLOCKS { 2 * CELL_TILE } else { CELL_TILE };
+        let tiles = hidden.div_ceil(units);
+        let in_cluster = self.clusters && tiles <= MOST_BLOCKS;
+        let (units, tiles) =
+            if in_cluster { (units, tiles) } else { (CELL_TILE, hidden.div_ceil(CELL_TILE)) };
         let rows = if sequence { len } else { 1 };
         let [slopes, carry] = [self.slopes(rows * batch * hidden), self.slopes(batch * hidden)];
         let layer = self.sizes(&[
@@ -89,20 +97,29 @@ impl Builder {
             ("DH", or_none(slopes)),
             ("CARRY", or_none(carry)),
             ("SEQUENCE", sequence.into()),
+            ("UNITS", units as i64),
+            ("CLUSTER", in_cluster.into()),
         ]);
         let name = match cell {
             Cell::Gru => "gru",
             Cell::Lstm => "lstm",
         };
-        let blocks = hidden.div_ceil(CELL_TILE) * batch.div_ceil(CELL_TILE);
-        let threads = 64 * cell.gates() * hidden.div_ceil(64).min(4);
-        let step = self.kernel(&format!("{name}_forward<{layer}>(wave, t)"), blocks, threads as u32);
-        self.forward.extend((0..len as u32).map(|time| Launch { time, ..step.clone() }));
+        let blocks = tiles * batch.div_ceil(CELL_TILE);
+        let attribute = if in_cluster { format!("__cluster_dims__({tiles}, 1, 1)") } else { String::new() };
+        // Strips of eight columns, and parts of the sums, as in `CellShape`.
+        let strips = cell.gates() * units / 8;
+        let threads = 32 * strips * hidden.div_ceil(64).min(24 / strips);
+        let call = format!("{name}_forward<{layer}>(wave, t)");
+        let step = self.kernel_with(&attribute, &call, blocks, threads as u32);
+        let times = if in_cluster { 1 } else { len as u32 };
+        self.forward.extend((0..times).map(|time| Launch { time, ..step.clone() }));
         if self.trains {
-            let threads = 64 * gates.div_ceil(64).min(12);
-            let step = self.kernel(&format!("{name}_backward<{layer}>(wave, t)"), blocks, threads as u32);
+            let strips = units / 8;
+            let threads = 32 * strips * gates.div_ceil(64).min(24 / strips);
+            let call = format!("{name}_backward<{layer}>(wave, t)");
+            let step = self.kernel_with(&attribute, &call, blocks, threads as u32);
             let mut backward: Vec<Launch> =
-                (1..=len as u32).rev().map(|time| Launch { time, ..step.clone() }).collect();
+                (1..=times).rev().map(|time| Launch { time, ..step.clone() }).collect();
             backward.extend(self.recurrent_descent(
                 [len, hidden, gates],
                 [recurrent, states, bias],
