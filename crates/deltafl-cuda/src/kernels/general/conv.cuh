@@ -22,18 +22,42 @@ struct Position {
   }
 };
 
+/// A position of the left operand of an implicit product: its address at the first tap, and the taps
+/// at which it is in the map. A tap is 64 · offset + number.
+struct Window {
+  const float* base;
+  u64 inside;
+};
+template <class L>
+struct Taps {
+  static constexpr int COUNT = L::SIDE * L::SIDE;
+  static_assert(COUNT <= 64, "a bit per tap");
+  /// Returns the taps `is_inside(row, column)`.
+  template <class Inside>
+  static __device__ u64 mask(Inside is_inside) {
+    u64 inside = 0;
+    for (int tap = 0; tap < COUNT; tap++)
+      if (is_inside(tap / L::SIDE, tap % L::SIDE)) inside |= 1ull << tap;
+    return inside;
+  }
+};
+
 template <class L>
 struct ConvForward {
   static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
   static constexpr int M = BATCH * L::QH * L::QW * L::POOL * L::POOL, N = L::O, BM = 128, BN = L::O <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3;
   const float *x, *filters;
-  __device__ const float* a(int m, int k) const {
+  __device__ Window row(int m) const {
     const Position<L> at(m);
-    const int c = k / (L::SIDE * L::SIDE), tap = k % (L::SIDE * L::SIDE);
-    const int y = at.y * L::STRIDE + tap / L::SIDE - L::PAD, x_ = at.x * L::STRIDE + tap % L::SIDE - L::PAD;
-    if (L::PAD && (y < 0 || y >= L::H || x_ < 0 || x_ >= L::W)) return nullptr;
-    return x + ((at.example * L::C + c) * L::H + y) * L::W + x_;
+    const int y = at.y * L::STRIDE - L::PAD, x_ = at.x * L::STRIDE - L::PAD;
+    const auto is_inside = [&](int dy, int dx) { return y + dy >= 0 && y + dy < L::H && x_ + dx >= 0 && x_ + dx < L::W; };
+    return {x + (at.example * L::C * L::H + y) * L::W + x_, L::PAD ? Taps<L>::mask(is_inside) : ~0ull};
   }
+  __device__ int tap(int k) const {
+    const int c = k / Taps<L>::COUNT, tap = k % Taps<L>::COUNT;
+    return 64 * ((c * L::H + tap / L::SIDE) * L::W + tap % L::SIDE) + tap;
+  }
+  __device__ const float* a(const Window& window, int tap) const { return !L::PAD || window.inside >> (tap & 63) & 1 ? window.base + (tap >> 6) : nullptr; }
   __device__ const float* b(int k, int n) const { return filters + n * (L::C * L::SIDE * L::SIDE) + k; }
 };
 
@@ -98,14 +122,19 @@ struct ConvBackward {
   static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
   static constexpr int M = BATCH * L::H * L::W, N = L::C, BM = 128, BN = L::C <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3;
   const float *x, *filters; // x: the slopes before pooling
-  __device__ const float* a(int m, int k) const {
-    const int o = k / (L::SIDE * L::SIDE), tap = k % (L::SIDE * L::SIDE), at = m % (L::H * L::W);
-    int y = at / L::W + L::PAD - tap / L::SIDE, x_ = at % L::W + L::PAD - tap % L::SIDE;
-    if (y < 0 || x_ < 0 || (L::STRIDE > 1 && (y % L::STRIDE || x_ % L::STRIDE))) return nullptr;
-    y /= L::STRIDE, x_ /= L::STRIDE;
-    if (y >= L::PH || x_ >= L::PW) return nullptr;
-    return x + ((m / (L::H * L::W) * L::O + o) * L::PH + y) * L::PW + x_;
+  /// With a stride, a tap that is inside has a row and a column that the stride divides.
+  __device__ Window row(int m) const {
+    const int at = m % (L::H * L::W), y = at / L::W + L::PAD, x_ = at % L::W + L::PAD;
+    const auto is_inside = [&](int dy, int dx) {
+      return y >= dy && x_ >= dx && (y - dy) % L::STRIDE == 0 && (x_ - dx) % L::STRIDE == 0 && (y - dy) / L::STRIDE < L::PH && (x_ - dx) / L::STRIDE < L::PW;
+    };
+    return {x + (m / (L::H * L::W) * L::O * L::PH + y / L::STRIDE) * L::PW + x_ / L::STRIDE, Taps<L>::mask(is_inside)};
   }
+  __device__ int tap(int k) const {
+    const int o = k / Taps<L>::COUNT, tap = k % Taps<L>::COUNT;
+    return 64 * ((o * L::PH - tap / L::SIDE / L::STRIDE) * L::PW - tap % L::SIDE / L::STRIDE) + tap;
+  }
+  __device__ const float* a(const Window& window, int tap) const { return window.inside >> (tap & 63) & 1 ? window.base + (tap >> 6) : nullptr; }
   __device__ const float* b(int k, int n) const {
     const int o = k / (L::SIDE * L::SIDE), tap = k % (L::SIDE * L::SIDE);
     return filters + (o * L::C + n) * (L::SIDE * L::SIDE) + tap;
@@ -133,10 +162,12 @@ struct ConvGradient {
   static constexpr int HEIGHT = L::POOL * L::QH, WIDTH = L::POOL * L::QW, SUM = BATCH * HEIGHT * WIDTH;
   static constexpr int EACH = (SUM + L::SPLITS * DEPTH - 1) / (L::SPLITS * DEPTH) * DEPTH; // products of a part
   const float *x, *dz; // dz: the slopes before pooling
-  __device__ const float* a(int m, int k) const {
+  __device__ const float* row(int m) const { return dz + m * (L::PH * L::PW); }
+  __device__ int tap(int k) const {
     const int example = k / (HEIGHT * WIDTH), y = k / WIDTH % HEIGHT, x_ = k % WIDTH;
-    return dz + ((example * L::O + m) * L::PH + y) * L::PW + x_;
+    return (example * L::O * L::PH + y) * L::PW + x_;
   }
+  __device__ const float* a(const float* row, int tap) const { return row + tap; }
   __device__ const float* b(int k, int n) const {
     const int example = k / (HEIGHT * WIDTH), c = n / (L::SIDE * L::SIDE), tap = n % (L::SIDE * L::SIDE);
     const int y = k / WIDTH % HEIGHT * L::STRIDE + tap / L::SIDE - L::PAD, x_ = k % WIDTH * L::STRIDE + tap % L::SIDE - L::PAD;

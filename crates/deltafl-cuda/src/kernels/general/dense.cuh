@@ -11,7 +11,9 @@ struct DenseForward {
   static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = !L::TRANSPOSED, LONG = true;
   static constexpr int M = L::ROWS, N = L::O, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
   const float *x, *w;
-  __device__ const float* a(int m, int k) const { return x + m * L::I + k; }
+  __device__ const float* row(int m) const { return x + m * L::I; }
+  __device__ int tap(int k) const { return k; }
+  __device__ const float* a(const float* row, int k) const { return row + k; }
   __device__ const float* b(int k, int n) const { return w + (L::TRANSPOSED ? k * L::O + n : n * L::I + k); }
 };
 
@@ -33,7 +35,9 @@ struct DenseBackward {
   static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = L::TRANSPOSED, LONG = true;
   static constexpr int M = L::ROWS, N = L::I, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
   const float *x, *w; // x: the slopes of z
-  __device__ const float* a(int m, int k) const { return x + m * L::O + k; }
+  __device__ const float* row(int m) const { return x + m * L::O; }
+  __device__ int tap(int k) const { return k; }
+  __device__ const float* a(const float* row, int k) const { return row + k; }
   __device__ const float* b(int k, int n) const { return w + (L::TRANSPOSED ? n * L::O + k : k * L::I + n); }
 };
 
@@ -56,7 +60,9 @@ struct DenseGradient {
   static constexpr bool A_ROWS = false, B_ROWS = false, LONG = true;
   static constexpr int M = L::TRANSPOSED ? L::I : L::O, N = L::TRANSPOSED ? L::O : L::I, BM = 64, BN = 64, WM = 32, WN = 16, DEPTH = 16, STAGES = L::ROWS <= 16 ? 2 : 4;
   const float *x, *right;
-  __device__ const float* a(int m, int k) const { return x + k * M + m; }
+  __device__ const float* row(int m) const { return x + m; }
+  __device__ int tap(int k) const { return k * M; }
+  __device__ const float* a(const float* row, int tap) const { return row + tap; }
   __device__ const float* b(int k, int n) const { return right + k * N + n; }
 };
 

@@ -3,9 +3,12 @@
 // cores round sums towards zero, so sums of many products are added in fp32 after every DEPTH
 // products.
 
+/// The first part is x without the bits that tensor cores ignore, so that the rest is exact. Tensor
+/// cores ignore the same bits of the rest. Conversions to the nearest tf32 number take longer than the
+/// products.
 __device__ __forceinline__ void tf32_parts(float x, u32& high, u32& low) {
-  asm("cvt.rna.tf32.f32 %0,%1;" : "=r"(high) : "f"(x));
-  asm("cvt.rna.tf32.f32 %0,%1;" : "=r"(low) : "f"(x - __uint_as_float(high)));
+  high = __float_as_uint(x) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
 }
 
 /// Computes c += a b for a 16×8 tile a and an 8×8 tile b.
@@ -30,7 +33,9 @@ __device__ __forceinline__ void wait_for_groups() { asm volatile("cp.async.wait_
 ///   STAGES            tiles of the operands in shared memory, of which all but one are fetched ahead
 ///   A_ROWS, B_ROWS    whether adjacent entries in memory are adjacent in the sum
 ///   LONG              whether the sums are long
-///   a(m, k), b(k, n)  addresses of the operands, null for zeros
+///   row(m), tap(k)    what the addresses of a row and of a column of the left operand depend on
+///   a(row, tap)       address of an entry of the left operand, null for zero
+///   b(k, n)           address of an entry of the right operand, null for zero
 ///   x                 a valid address
 /// The result of a warp is passed to `use(row, column, sums)`: the first row and column of 16×8
 /// tiles.
@@ -61,13 +66,17 @@ struct Product {
     const int wm = warp / (Op::BN / Op::WN) * Op::WM, wn = warp % (Op::BN / Op::WN) * Op::WN;
     float sums[ROWS][COLUMNS][4];
     zero(sums);
-    const auto fetch = [&](int k0, int stage) {
+    // If a thread fetches one row, that is decoded once, and columns are decoded by DEPTH threads.
+    __shared__ int taps[2][Op::DEPTH];
+    constexpr bool ONE_ROW = !Op::A_ROWS && THREADS % Op::BM == 0;
+    const auto own_row = op.row(min(m0 + tid % Op::BM, Op::M - 1));
+    const auto fetch = [&](int k0, int stage, const int* decoded) {
       const u32 a_tile = shared_address(a_tiles[stage]), b_tile = shared_address(b_tiles[stage]);
 #pragma unroll
       for (int i = 0; i < A_EACH; i++) {
         const int e = i * THREADS + tid, row = Op::A_ROWS ? e / Op::DEPTH : e % Op::BM, column = Op::A_ROWS ? e % Op::DEPTH : e / Op::BM;
         const int m = m0 + row, k = k0 + column;
-        copy_async_or_zero(a_tile + 4 * (Op::A_ROWS ? row * A_PITCH + column : column * A_PITCH + row), m < Op::M && k < last ? op.a(m, k) : nullptr, op.x);
+        copy_async_or_zero(a_tile + 4 * (Op::A_ROWS ? row * A_PITCH + column : column * A_PITCH + row), m < Op::M && k < last ? (ONE_ROW ? op.a(own_row, decoded ? decoded[column] : op.tap(k)) : op.a(op.row(m), op.tap(k))) : nullptr, op.x);
       }
 #pragma unroll
       for (int i = 0; i < B_EACH; i++) {
@@ -78,16 +87,23 @@ struct Product {
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-      if (first + s * Op::DEPTH < last) fetch(first + s * Op::DEPTH, s);
+      if (first + s * Op::DEPTH < last) fetch(first + s * Op::DEPTH, s, nullptr);
       commit_copies();
     }
+    const auto decode = [&](int k0, int slot) {
+      if (ONE_ROW && tid < Op::DEPTH) taps[slot][tid] = op.tap(min(k0 + tid, last - 1));
+    };
+    decode(first + (STAGES - 1) * Op::DEPTH, 0);
+    int slot = 0;
     int stage = 0;
     for (int k0 = first; k0 < last; k0 += Op::DEPTH) {
       wait_for_groups<STAGES - 2>();
       __syncthreads();
       const int next = k0 + (STAGES - 1) * Op::DEPTH;
-      if (next < last) fetch(next, stage == 0 ? STAGES - 1 : stage - 1);
+      if (next < last) fetch(next, stage == 0 ? STAGES - 1 : stage - 1, taps[slot]);
       commit_copies();
+      slot ^= 1;
+      decode(next + Op::DEPTH, slot);
       const float *a_tile = a_tiles[stage], *b_tile = b_tiles[stage];
       const auto at_a = [&](int m, int k) { return a_tile[Op::A_ROWS ? m * A_PITCH + k : k * A_PITCH + m]; };
       const auto at_b = [&](int k, int n) { return b_tile[Op::B_ROWS ? n * B_PITCH + k : k * B_PITCH + n]; };

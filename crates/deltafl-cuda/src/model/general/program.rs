@@ -10,7 +10,7 @@ mod recurrent;
 
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
-/// Sums of a convolution's gradient that are long enough for a block of their own.
+/// The shortest part of a convolution's gradient sum for a separate block.
 const SHORTEST_PART: usize = 512;
 /// Blocks per device that keep a GPU busy with few devices.
 const FEW_BLOCKS: usize = 8;

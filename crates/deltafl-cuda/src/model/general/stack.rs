@@ -8,6 +8,9 @@ use deltafl::task::Task;
 
 use super::network::{Cell, Convolution, Layer, Network, NetworkInput, Norm, Pool, Recurrent};
 
+/// The largest side of a filter: a bit of a word per tap.
+const LARGEST_FILTER: usize = 8;
+
 /// Returns the network of a stack, or `None` if one of its layers has no kernels.
 pub(super) fn network(stack: &Stack, input: NetworkInput) -> Option<Network> {
     let mut layers = converted(&stack.layers, true)?;
@@ -41,6 +44,9 @@ fn converted(layers: &[ShapedLayer], may_end_in_relu: bool) -> Option<Vec<Layer>
                 (Some(layer), usize::from(relu))
             }
             StackLayer::Conv2d { channels, size, stride, padding } => {
+                if *size > LARGEST_FILTER {
+                    return None;
+                }
                 let pools = |layer: Option<&ShapedLayer>| {
                     layer.is_some_and(|layer| layer.layer == StackLayer::MaxPool { size: 2, stride: 2 })
                 };
