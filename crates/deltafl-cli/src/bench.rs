@@ -6,6 +6,7 @@
 //! machine. `--rounds` measures whole rounds instead.
 
 use std::hint::black_box;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -14,6 +15,7 @@ use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl_cuda::BackendChoice;
+use deltafl_run::experiment_file;
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -22,7 +24,8 @@ mod clock;
 mod on_gpu;
 mod whole_rounds;
 
-use crate::error::bad_input;
+use crate::error::{bad_input, explained};
+use crate::run::at_layer;
 use cases::Case;
 use clock::BenchClock;
 
@@ -33,6 +36,9 @@ pub(crate) struct Args {
     /// shakespeare-gru.
     #[arg(long)]
     model: Option<String>,
+    /// Measure the model of this experiment, a TOML file, on its data.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "rounds"])]
+    experiment: Option<PathBuf>,
     /// Number of threads that train in parallel.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
@@ -77,7 +83,7 @@ struct BenchFigures {
 /// The results of a model: medians over the repeats.
 #[derive(Debug, Serialize)]
 struct ModelFigures {
-    model: &'static str,
+    model: String,
     batch: usize,
     train_examples_per_s: f64,
     eval_examples_per_s: f64,
@@ -88,7 +94,10 @@ struct ModelFigures {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Result<()> {
     let isa = args.kernel.unwrap_or_else(Isa::detect).require().into_diagnostic()?;
-    let cases = chosen(args.model.as_deref())?;
+    let cases = match &args.experiment {
+        Some(path) => vec![of_experiment(path)?],
+        None => chosen(args.model.as_deref())?,
+    };
     if let Some(steps) = args.steps {
         return cases.iter().try_for_each(|case| take_steps(case, isa, steps));
     }
@@ -164,10 +173,16 @@ fn whole_rounds(args: &Args, cases: &[Case], isa: Isa, rounds: u32) -> Result<()
     Ok(())
 }
 
+/// Returns the case of an experiment file.
+fn of_experiment(path: &Path) -> Result<Case> {
+    let experiment = experiment_file::read(path, &[]).map_err(explained)?;
+    Case::of_experiment(&experiment).map_err(|error| at_layer(error, path, &[]))
+}
+
 fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
     let mut cases = cases::all();
     if let Some(name) = name {
-        let names: Vec<_> = cases.iter().map(|case| case.name).collect();
+        let names: Vec<_> = cases.iter().map(|case| case.name.clone()).collect();
         cases.retain(|case| case.name == name);
         if cases.is_empty() {
             let message = format!("there is no model {name:?}");
@@ -192,10 +207,18 @@ fn print_line(figures: &ModelFigures, peak: f64) {
     let ModelFigures { model, batch, train_examples_per_s, eval_examples_per_s, train_gflops, eval_gflops } =
         figures;
     println!(
-        "{model:<18}{batch:>6}{train_examples_per_s:>14.0}{train_gflops:>10.1}{:>7.0}%{eval_examples_per_s:>14.0}{eval_gflops:>10.1}{:>7.0}%",
-        100.0 * train_gflops / peak,
-        100.0 * eval_gflops / peak,
+        "{model:<18}{batch:>6}{train_examples_per_s:>14.0}{}{eval_examples_per_s:>14.0}{}",
+        operations(*train_gflops, peak),
+        operations(*eval_gflops, peak),
     );
+}
+
+/// Formats a rate of operations and its share of the peak, or dashes if the operations are unknown.
+fn operations(gflops: f64, peak: f64) -> String {
+    match gflops.is_nan() {
+        true => format!("{:>10}{:>8}", "–", "–"),
+        false => format!("{gflops:>10.1}{:>7.0}%", 100.0 * gflops / peak),
+    }
 }
 
 /// Examples in a block of evaluation, as in the engine.
@@ -213,7 +236,7 @@ fn case_figures(case: &Case, isa: Isa, threads: u16, measure: RateMeasurement) -
     let train = race.examples_per_s(Pass::Train);
     let eval = race.examples_per_s(Pass::Evaluate);
     Ok(ModelFigures {
-        model: case.name,
+        model: case.name.clone(),
         batch: case.batch,
         train_examples_per_s: train,
         eval_examples_per_s: eval,
@@ -235,7 +258,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let mut working = Aligned::zeroed(model.working_len());
     model.load(&initial(&*model), &mut working);
     let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
-    let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
+    let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
     let mut buffer = BatchBuffer::default();
     for _ in 0..steps {
         let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
@@ -331,7 +354,7 @@ impl<'a> BenchWorker<'a> {
         self.order.extend(0..examples.len());
         Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0)).shuffle(&mut self.order);
         model.load(params, &mut self.working);
-        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
+        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
         for indices in self.order.chunks(case.batch) {
             let batch = self.batch.gather(&examples, indices.iter().copied());
             model.step(&mut self.working, batch, step, &mut self.scratch);

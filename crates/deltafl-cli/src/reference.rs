@@ -139,7 +139,8 @@ fn insert(table: &mut Value, path: &[&str], key: &Key) -> bool {
                 (false, false) => known,
             };
             let is_required = insert(below, rest, key);
-            (name, is_required && !is_alternative)
+            // Only a stack has layers.
+            (name, is_required && !is_alternative && name != "layers")
         }
     };
     let (name, is_required) = required;
@@ -185,6 +186,7 @@ fn kind_schema(kind: &KeyKind) -> Value {
             json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
         }
         KeyKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        KeyKind::Layers => json!({ "type": "array", "items": { "type": "object" }, "minItems": 1 }),
         KeyKind::List(kind, count) => {
             json!({ "type": "array", "items": kind_schema(kind), "minItems": count, "maxItems": count })
         }

@@ -116,7 +116,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         concurrent_seeds: progress.shows_concurrent_seeds(),
         algorithms: None,
     };
-    let ended = train(experiment, &options, &mut progress);
+    let explain = |error: deltafl_run::RunError| at_layer(error, &args.experiment, &args.overrides);
+    let ended = train_or(experiment, &options, &mut progress, &explain);
     drop(progress);
     let summary = match ended? {
         Ended::Interrupted(stopped) => {
@@ -146,6 +147,22 @@ pub(crate) fn train(
     options: &RunOptions<'_>,
     observer: &mut RunObserver<'_>,
 ) -> Result<Ended> {
+    train_or(experiment, options, observer, &|error| explained(error))
+}
+
+/// Reports a layer that does not fit the data at its line of the experiment file.
+pub(crate) fn at_layer(error: deltafl_run::RunError, path: &Path, overrides: &[String]) -> miette::Report {
+    let place = experiment_file::layer_error(path, overrides, &error);
+    place.map_or_else(|| explained(error), explained)
+}
+
+/// Trains all seeds of an experiment. The function creates the report of an error.
+fn train_or(
+    experiment: Experiment,
+    options: &RunOptions<'_>,
+    observer: &mut RunObserver<'_>,
+    explain: &dyn Fn(deltafl_run::RunError) -> miette::Report,
+) -> Result<Ended> {
     #[cfg(feature = "mpi")]
     if deltafl_run::cluster::launched() {
         let failed = |rank: &str, error: deltafl_run::RunError| {
@@ -153,9 +170,9 @@ pub(crate) fn train(
             eprintln!("{rank}\nError: {report:?}");
             error::exit_code(&report)
         };
-        return deltafl_run::cluster::run(experiment, options, observer, &failed).map_err(explained);
+        return deltafl_run::cluster::run(experiment, options, observer, &failed).map_err(explain);
     }
-    session::run(experiment, options, observer).map_err(explained)
+    session::run(experiment, options, observer).map_err(explain)
 }
 
 /// Rejects MPI ranks, for commands that run in one process.

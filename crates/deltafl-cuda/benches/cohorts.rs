@@ -14,7 +14,9 @@ use deltafl::data::{
 };
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
-use deltafl::model::{CONV_NET, GRU, LSTM, ModelSpec};
+use deltafl::model::stack::{Layer, STACK};
+use deltafl::model::{CONV_NET, GRU, LSTM, ModelDefinition, ModelSpec};
+use deltafl::options::OptionValue;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
@@ -82,6 +84,47 @@ fn cohorts() -> Vec<Cohort> {
             rate: 0.1,
         },
         Cohort {
+            name: "ConvNet in the general engine, 100 devices of 179 images, batch 18",
+            spec: CONV_NET.spec(),
+            federation: images(100, 179),
+            batch: 18,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "ConvNet on 32 × 32, channels 32 and 64, 50 devices of 160 images, batch 16",
+            spec: CONV_NET.spec(),
+            federation: squares(50, 160, 32),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "ConvNet, channels 16 and 32, 100 devices of 179 images, batch 16",
+            spec: conv_net([16, 32]),
+            federation: images(100, 179),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "stack on 3 × 32 × 32, channels 32 and 64, 50 devices of 160 images, batch 16",
+            spec: stack([32, 64]),
+            federation: of_features(50, 160, 3072),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "stack on 3 × 32 × 32, channels 24 and 48, 50 devices of 160 images, batch 16",
+            spec: stack([24, 48]),
+            federation: of_features(50, 160, 3072),
+            batch: 16,
+            rate: 0.1,
+        },
+        recurrent(&GRU, 64),
+        recurrent(&GRU, 96),
+        recurrent(&GRU, 256),
+        recurrent(&LSTM, 64),
+        recurrent(&LSTM, 96),
+        recurrent(&LSTM, 256),
+        Cohort {
             name: "GRU, 400 devices of 100 to 10,000 windows, batch 16",
             spec: gru,
             federation: texts(400, |k| 100 + 9900 * (k % 20) * (k % 20) / 361),
@@ -89,6 +132,35 @@ fn cohorts() -> Vec<Cohort> {
             rate: 0.1,
         },
     ]
+}
+
+fn conv_net(channels: [u64; 2]) -> ModelSpec {
+    CONV_NET.spec_with([("channels", OptionValue::WholePair(channels))]).expect("channels are an option")
+}
+
+/// A stack equal to the ConvNet, with these channels.
+fn stack(channels: [usize; 2]) -> ModelSpec {
+    let part = |channels| {
+        let convolution = Layer::Conv2d { channels, size: 5, stride: 1, padding: 0 };
+        [convolution, Layer::Relu, Layer::MaxPool { size: 2, stride: 2 }]
+    };
+    STACK.spec().with_layers(channels.into_iter().flat_map(part).chain([Layer::Flatten]).collect())
+}
+
+/// The paper's cohort of a recurrent model, with other units.
+fn recurrent(model: &'static ModelDefinition, hidden: u64) -> Cohort {
+    let spec = model.spec_with([("hidden", OptionValue::Whole(hidden))]).expect("units are an option");
+    let is_gru = std::ptr::eq(model, &raw const GRU);
+    let (federation, batch) = if is_gru { (texts(20, |_| 1288), 16) } else { (messages(50, 69), 10) };
+    let name = match (is_gru, hidden) {
+        (true, 64) => "GRU of 64 units, 20 devices of 1288 windows, batch 16",
+        (true, 96) => "GRU of 96 units, 20 devices of 1288 windows, batch 16",
+        (true, _) => "GRU of 256 units, 20 devices of 1288 windows, batch 16",
+        (false, 64) => "LSTM of 64 units, 50 devices of 69 messages, batch 10",
+        (false, 96) => "LSTM of 96 units, 50 devices of 69 messages, batch 10",
+        (false, _) => "LSTM of 256 units, 50 devices of 69 messages, batch 10",
+    };
+    Cohort { name, spec, federation, batch, rate: if is_gru { 0.1 } else { 0.5 } }
 }
 
 fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
@@ -203,11 +275,20 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 fn images(devices: usize, count: usize) -> Federation {
-    let mut builder = FederationBuilder::new("images", InputKind::Bytes { dim: 784 }, 62);
+    squares(devices, count, 28)
+}
+
+/// Grey images of this side.
+fn squares(devices: usize, count: usize, side: usize) -> Federation {
+    of_features(devices, count, side * side)
+}
+
+fn of_features(devices: usize, count: usize, dim: usize) -> Federation {
+    let mut builder = FederationBuilder::new("images", InputKind::Bytes { dim }, 62);
     for k in 0..devices {
         let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
         let labels: Vec<u32> = (0..count).map(|_| stream.below(62) as u32).collect();
-        let bytes: Vec<u8> = (0..count * 784).map(|_| stream.next_u64() as u8).collect();
+        let bytes: Vec<u8> = (0..count * dim).map(|_| stream.next_u64() as u8).collect();
         builder
             .push(&format!("d{k}"), Split::Train, DeviceExamples::Bytes(&bytes), &labels)
             .expect("valid examples");

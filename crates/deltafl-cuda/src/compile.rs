@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,17 +16,26 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 3] = [
+const HEADERS: [(&str, &str); 12] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
+    ("general/wave.cuh", include_str!("kernels/general/wave.cuh")),
+    ("general/product.cuh", include_str!("kernels/general/product.cuh")),
+    ("general/dense.cuh", include_str!("kernels/general/dense.cuh")),
+    ("general/conv.cuh", include_str!("kernels/general/conv.cuh")),
+    ("general/recurrent.cuh", include_str!("kernels/general/recurrent.cuh")),
+    ("general/table.cuh", include_str!("kernels/general/table.cuh")),
+    ("general/maps.cuh", include_str!("kernels/general/maps.cuh")),
+    ("general/head.cuh", include_str!("kernels/general/head.cuh")),
+    ("general/params.cuh", include_str!("kernels/general/params.cuh")),
 ];
 
 /// A source and the sizes for which it is compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelSource {
     pub(crate) name: &'static str,
-    pub(crate) text: &'static str,
+    pub(crate) text: Cow<'static, str>,
     /// The macros.
     pub(crate) sizes: Vec<(&'static str, usize)>,
 }
@@ -61,7 +71,7 @@ impl KernelCache {
 impl KernelSource {
     /// Returns the text with its headers inserted.
     fn full_text(&self) -> String {
-        let mut text = self.text.to_owned();
+        let mut text = self.text.clone().into_owned();
         for (name, header) in HEADERS.iter().rev() {
             text = text.replacen(&format!("#include \"{name}\""), header, 1);
         }
@@ -191,7 +201,7 @@ mod tests {
 
     #[test]
     fn source_options_and_architecture_determine_the_key() {
-        let source = KernelSource { name: "a", text: "x", sizes: vec![("N", 1)] };
+        let source = KernelSource { name: "a", text: "x".into(), sizes: vec![("N", 1)] };
         let base = key("x", &options(&source, (9, 0)));
         assert_eq!(base, key("x", &options(&source, (9, 0))));
         assert_ne!(base, key("y", &options(&source, (9, 0))));

@@ -1,27 +1,26 @@
 //! The compute backend on a GPU: forward passes and local updates of a cohort.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use deltafl::data::{Federation, FederationIndex};
-use deltafl::device::stream_key;
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Score};
-use deltafl::params::{Params, UpdateCode, add_wrapping};
+use deltafl::params::Params;
 use deltafl::question::RoundKey;
 
 use crate::data::{GpuColumns, GpuData, Offsets, WaveData};
-use crate::memory::{Buffer, Mirror};
-use crate::model::{KernelSetup, Scorer, Scores, Trainer, Updates};
-use crate::order::{self, DeviceDraws, Order, Orders};
+use crate::memory::{Buffer, HostCopy, Mirror};
+use crate::model::{KernelSetup, Scorer, Scores, Trainer};
+use crate::order::Orders;
 use crate::sums::Sums;
-use crate::task::{Item, Task, Trained};
-use crate::wanted::{RequestedUpdate, distinct, positions, shared_params};
+use crate::task::{Item, Task};
+use crate::wanted::distinct;
 use crate::{GpuDevice, GpuError};
+
+mod updates;
 
 /// Blocks of examples in one launch of a forward pass.
 const ITEMS: usize = 1 << 20;
@@ -55,6 +54,8 @@ pub struct Gpu<'a> {
     tasks: Mirror<Task>,
     order: Mirror<u32>,
     local: Buffer<f32>,
+    /// w_k of updates that the host adds to the sums.
+    received: HostCopy<f32>,
     sums: Sums,
     items: Mirror<Item>,
     losses: Mirror<f64>,
@@ -129,6 +130,7 @@ impl<'a> Gpu<'a> {
             tasks: Mirror::new(&stream)?,
             order: Mirror::new(&stream)?,
             local: Buffer::new(&stream)?,
+            received: HostCopy::new(),
             sums: Sums::new(device, &stream, len)?,
             items: Mirror::new(&stream)?,
             losses: Mirror::new(&stream)?,
@@ -289,170 +291,6 @@ impl<'a> Gpu<'a> {
         Ok(())
     }
 
-    fn add_updates(
-        &mut self,
-        key: &RoundKey,
-        tasks: &[UpdateTask<'_>],
-        sums: &mut [Vec<u64>],
-    ) -> Result<(), GpuError> {
-        let vectors = match positions(tasks, &self.sent) {
-            Some(vectors) => vectors,
-            None => {
-                let (params, vectors) = shared_params(tasks);
-                self.send_params(&params)?;
-                vectors
-            }
-        };
-        self.sums.start(sums.len())?;
-        // A sum over this many devices cannot wrap (`UpdateCode`).
-        let limit = key.code().limit();
-        let data = self.data.clone();
-        let mut wanted: Vec<RequestedUpdate<'_>> = Vec::with_capacity(tasks.len());
-        for (task, &vector) in tasks.iter().zip(&vectors) {
-            if task.weight.is_nan() {
-                UpdateCode::refuse(&mut sums[task.sum]);
-            } else if task.plan.examples(self.federation.example_count(task.device)) == 0 {
-                // A device that takes no step stays at w, and counts.
-                let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
-                let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
-            } else {
-                wanted.push(RequestedUpdate { task: *task, vector });
-            }
-        }
-        for batch in distinct(wanted.iter().map(|wanted| wanted.task.plan.batch)) {
-            self.prepare(batch)?;
-            let mut rest: Vec<RequestedUpdate<'_>> =
-                wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
-            let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
-            for part in self.parts(&devices) {
-                let placed = self.placed(&devices[part])?;
-                let here = |wanted: &RequestedUpdate<'_>| placed.offsets.get(wanted.task.device).is_some();
-                let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
-                rest = later;
-                for wave in here.chunks(self.wave()) {
-                    self.train(key, wave, &placed.offsets, data.columns(&placed), limit)?;
-                }
-                // Columns of a part are freed only when no kernel reads them.
-                if Arc::strong_count(&placed) == 1 && !data.is_resident() {
-                    self.stream.synchronize()?;
-                }
-            }
-        }
-        // Keep these until the kernels that read them are done.
-        let _columns = self.look_ahead(key, tasks)?;
-        let coded = self.sums.finish(sums.len())?;
-        for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
-            add_wrapping(sum, coded);
-        }
-        Ok(())
-    }
-
-    /// Prepares the next round while the GPU works: draws the orders of its cohort, and uploads it
-    /// if data is streamed. Returns the columns that were ready for this round.
-    fn look_ahead(
-        &mut self,
-        key: &RoundKey,
-        tasks: &[UpdateTask<'_>],
-    ) -> Result<Option<Arc<WaveData<'a>>>, GpuError> {
-        let next = std::mem::take(&mut self.next);
-        let (Some(task), false) = (tasks.first(), next.is_empty()) else { return Ok(None) };
-        let round = RoundKey { round: key.round + 1, ..*key };
-        self.ahead.draw(self.federation, &round, task.plan, &next);
-        if self.data.is_resident() || !self.data.is_one_part(&next) {
-            return Ok(self.ready.take());
-        }
-        let next = self.data.place(&distinct(next.into_iter()))?;
-        Ok(self.ready.replace(Arc::new(next)))
-    }
-
-    /// Returns the number of tasks of a wave that fit in memory.
-    fn wave(&self) -> usize {
-        let beside = self.trainer.as_ref().map_or(0, |(_, trainer)| trainer.bytes_per_task());
-        usize::try_from(self.memory / (4 * self.len as u64 + beside).max(1)).unwrap_or(usize::MAX).max(1)
-    }
-
-    /// Trains a wave and adds its updates to the sums.
-    fn train(
-        &mut self,
-        key: &RoundKey,
-        wave: &[RequestedUpdate<'_>],
-        offsets: &Offsets<'_>,
-        columns: &GpuColumns,
-        limit: f64,
-    ) -> Result<(), GpuError> {
-        let tasks = self.send_tasks(key, wave, offsets)?;
-        self.local.reserve(wave.len() * self.len)?;
-        let updates = Updates {
-            stream: &self.stream,
-            tasks: &tasks,
-            task_list: self.tasks.arg(),
-            params: self.params.arg(),
-            order: self.order.arg(),
-            columns,
-            constants: self.data.constants(),
-            local: self.local.arg(),
-        };
-        let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
-        trainer.train(&updates)?;
-        let trained = |(slot, wanted): (usize, &RequestedUpdate<'_>)| Trained {
-            weight: wanted.task.weight,
-            params: wanted.vector,
-            slot: slot as u32,
-            query: wanted.task.sum as u32,
-            unused: 0,
-        };
-        let mut trained: Vec<Trained> = wave.iter().enumerate().map(trained).collect();
-        trained.sort_by_key(|update| update.query);
-        self.sums.add(&trained, self.params.arg(), self.local.arg(), limit)
-    }
-
-    /// Draws the orders of a wave and uploads its tasks, largest first. Tasks of one device share
-    /// its draws.
-    fn send_tasks(
-        &mut self,
-        key: &RoundKey,
-        wave: &[RequestedUpdate<'_>],
-        offsets: &Offsets<'_>,
-    ) -> Result<Vec<Task>, GpuError> {
-        self.ahead.wait();
-        let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
-        let mut orders: Vec<Order<'_>> = Vec::new();
-        let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
-        for (slot, RequestedUpdate { task, vector }) in wave.iter().enumerate() {
-            let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
-            let (draws, passes) = order::passes(plan, examples);
-            let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
-                let offset = offset(offsets, task.device) as u32;
-                let (order, len) = match self.ahead.get(key, plan, task.device) {
-                    Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),
-                    None => {
-                        let key = stream_key(self.federation.id(task.device));
-                        let draws = DeviceDraws { key, examples, offset };
-                        (Order::ToDraw { draws, plan }, draws.len(plan))
-                    }
-                };
-                orders.push(order);
-                total += len;
-                (total - len) as u64
-            });
-            tasks.push(Task {
-                order: first,
-                params: *vector,
-                draws,
-                passes,
-                batch: plan.batch as u32,
-                rate: plan.learning_rate,
-                keep: 1.0 - plan.learning_rate * (plan.l2 + plan.proximal),
-                pull: plan.learning_rate * plan.proximal,
-                slot: slot as u32,
-            });
-        }
-        self.order.send(total, |host| order::write_all(key, &orders, host))?;
-        tasks.sort_by_key(|task| Reverse(task.steps()));
-        self.tasks.send(tasks.len(), |host| host.copy_from_slice(&tasks))?;
-        Ok(tasks)
-    }
-
     fn unavailable(&self, error: GpuError) -> ComputeError {
         ComputeError::Unavailable { place: self.device.name().to_owned(), source: error.into() }
     }
@@ -487,30 +325,10 @@ impl Compute for Gpu<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        // The GPU kernels support neither corrections nor memory of devices nor reports.
-        if let Some(name) =
-            tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
-        {
-            let place = format!("a GPU, for an algorithm with {name}s,");
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        if let Some(report) = tasks.iter().find_map(|task| task.report) {
-            let place = format!("a GPU, for the weighting {},", report.weighting.kind().name);
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
         if tasks.iter().any(|task| task.personal.is_some()) {
             let place = "a GPU, for personal models,".to_owned();
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
         }
-        if tasks.iter().any(|task| task.noise.is_some()) {
-            let place = "a GPU, for noisy updates,".to_owned();
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        if key.terms.clip.is_some() {
-            let place = "a GPU, for updates that are clipped,".to_owned();
-            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
-        }
-        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
-        Ok(Remembered::new())
+        self.add_updates(key, tasks, sums)
     }
 }

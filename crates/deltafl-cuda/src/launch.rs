@@ -8,6 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelA
 
 use crate::GpuError;
 use crate::device::Kernel;
+use crate::task::Wave;
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,14 @@ pub(crate) enum Arg {
 }
 
 impl Arg {
+    /// Returns the address, or 0 for a number.
+    pub(crate) fn address(self) -> u64 {
+        match self {
+            Self::Pointer(address) => address,
+            Self::U32(_) | Self::U64(_) | Self::F64(_) => 0,
+        }
+    }
+
     /// Returns the address of entry `i` of a buffer of T.
     pub(crate) fn offset<T>(self, i: usize) -> Self {
         match self {
@@ -66,6 +75,27 @@ pub(crate) fn launch(
     };
     // SAFETY: every kernel of this crate accesses only the buffers that its caller sized for it.
     // The tests run all kernels under the memory checker.
+    unsafe { builder.launch(config)? };
+    Ok(())
+}
+
+/// Launches a kernel of the general engine. The wave must contain the buffers that its program
+/// requires.
+pub(crate) fn launch_wave(
+    stream: &Arc<CudaStream>,
+    kernel: &Kernel,
+    grid: LaunchGrid,
+    wave: &Wave,
+    time: u32,
+) -> Result<(), GpuError> {
+    let mut builder = stream.launch_builder(&kernel.function);
+    builder.arg(wave).arg(&time);
+    let config = LaunchConfig {
+        grid_dim: (grid.blocks.0, grid.blocks.1, 1),
+        block_dim: (grid.threads, 1, 1),
+        shared_mem_bytes: kernel.shared,
+    };
+    // SAFETY: as above.
     unsafe { builder.launch(config)? };
     Ok(())
 }

@@ -46,6 +46,7 @@ mod data;
 mod device;
 mod error;
 mod gpu;
+mod host;
 mod launch;
 mod memory;
 mod model;

@@ -51,6 +51,31 @@ impl<T: DeviceRepr + ValidAsZeroBits> Buffer<T> {
     }
 }
 
+/// Page-locked host memory that receives copies of a buffer.
+pub(crate) struct HostCopy<T> {
+    host: Option<PinnedHostSlice<T>>,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> HostCopy<T> {
+    pub(crate) fn new() -> Self {
+        Self { host: None }
+    }
+
+    /// Downloads this many entries of a buffer and waits for them.
+    pub(crate) fn receive(&mut self, buffer: &Buffer<T>, len: usize) -> Result<&[T], GpuError> {
+        if self.host.as_ref().is_none_or(|host| host.len() < len) {
+            self.host = None;
+        }
+        let host = match &mut self.host {
+            Some(host) => host,
+            empty => empty.insert(pinned(&buffer.stream, len.max(1).next_power_of_two())?),
+        };
+        buffer.stream.memcpy_dtoh(&buffer.slice.slice(..len), &mut host.as_mut_slice()?[..len])?;
+        buffer.stream.synchronize()?;
+        Ok(&host.as_slice()?[..len])
+    }
+}
+
 /// GPU memory with page-locked host memory for its copies.
 pub(crate) struct Mirror<T> {
     host: PinnedHostSlice<T>,

@@ -17,6 +17,7 @@ use crate::launch::Arg;
 use crate::task::{Item, Task};
 
 mod conv_net;
+mod general;
 mod gru;
 mod linear;
 mod logistic;
@@ -95,6 +96,9 @@ pub(crate) trait Trainer: Send {
 
     /// Returns the bytes of GPU memory per concurrent task, in addition to w_k.
     fn bytes_per_task(&self) -> u64;
+
+    /// Returns the bytes of GPU memory per vector of parameters, in addition to the vector.
+    fn bytes_per_vector(&self) -> u64;
 }
 
 /// Runs forward passes.
@@ -144,6 +148,33 @@ pub(crate) struct Scores<'a> {
     pub(crate) errors: Arg,
 }
 
+impl Scores<'_> {
+    /// Returns the items as tasks of at most `size` examples each, and the first of these groups of
+    /// each item.
+    fn groups(&self, size: usize) -> (Vec<Task>, Vec<u32>) {
+        let (mut groups, mut first_group) = (Vec::new(), vec![0]);
+        for item in self.items {
+            for start in (0..item.count).step_by(size) {
+                groups.push(Task {
+                    order: item.first + u64::from(start),
+                    params: 0,
+                    draws: (item.count - start).min(size as u32),
+                    passes: 1,
+                    batch: size as u32,
+                    rate: 0.0,
+                    keep: 1.0,
+                    pull: 0.0,
+                    slot: 0,
+                    anchor: 0,
+                    unused: 0,
+                });
+            }
+            first_group.push(groups.len() as u32);
+        }
+        (groups, first_group)
+    }
+}
+
 impl<'a> KernelSetup<'a> {
     /// Returns the table entry of the model.
     fn entry(&self) -> Result<&'static ModelKernels, GpuError> {
@@ -161,14 +192,30 @@ impl<'a> KernelSetup<'a> {
         Ok(entry)
     }
 
-    /// Builds kernels that train with batches of at most this size.
+    /// Builds kernels that train with batches of at most this size: those of the model if they
+    /// support its shape, else the general ones. The choice depends on the model, the data, the
+    /// batch and the kind of GPU only.
     pub(crate) fn trainer(&self, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-        (self.entry()?.trainer)(self, batch)
+        let special = self.entry().and_then(|entry| (entry.trainer)(self, batch));
+        self.or_general(special, || general::trainer(self, batch))
     }
 
     /// Builds kernels that evaluate.
     pub(crate) fn scorer(&self) -> Result<Box<dyn Scorer>, GpuError> {
-        (self.entry()?.scorer)(self)
+        let special = self.entry().and_then(|entry| (entry.scorer)(self));
+        self.or_general(special, || general::scorer(self))
+    }
+
+    /// Returns the general kernels if there are none for this shape.
+    fn or_general<T>(
+        &self,
+        special: Result<T, GpuError>,
+        general: impl FnOnce() -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
+        match special {
+            Err(GpuError::Unsupported { .. } | GpuError::TooOld { .. }) => general(),
+            special => special,
+        }
     }
 
     /// Returns a size that an option of the model specifies.
@@ -209,5 +256,5 @@ impl<'a> KernelSetup<'a> {
 #[cfg(test)]
 pub(crate) fn every_source() -> Vec<KernelSource> {
     let models = MODELS.iter().flat_map(|entry| (entry.sources)());
-    models.chain([crate::sums::source()]).collect()
+    models.chain(general::sources()).chain([crate::sums::source()]).collect()
 }

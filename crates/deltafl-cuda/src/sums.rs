@@ -16,12 +16,13 @@ use crate::task::Trained;
 const PER_BLOCK: u32 = 16;
 
 pub(crate) fn source() -> KernelSource {
-    KernelSource { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
+    KernelSource { name: "sums.cu", text: include_str!("kernels/sums.cu").into(), sizes: Vec::new() }
 }
 
 /// The sums of a call, one per query.
 pub(crate) struct Sums {
     add_updates: Kernel,
+    clip_updates: Kernel,
     take_refused_back: Kernel,
     trained: Mirror<Trained>,
     refused: Buffer<u32>,
@@ -36,6 +37,7 @@ impl Sums {
         let module = device.load(&source(), stream)?;
         Ok(Self {
             add_updates: module.kernel("add_updates", 0)?,
+            clip_updates: module.kernel("clip_updates", 0)?,
             take_refused_back: module.kernel("take_refused_back", 0)?,
             trained: Mirror::new(stream)?,
             refused: Buffer::new(stream)?,
@@ -52,19 +54,23 @@ impl Sums {
         self.sums.clear(len)
     }
 
-    /// Adds updates whose w_k are in `local`, sorted by query. `limit` is the largest magnitude of
-    /// an entry.
+    /// Adds updates whose w_k are in `local`, sorted by query, encoded and clipped by `code`.
     pub(crate) fn add(
         &mut self,
         trained: &[Trained],
         params: Arg,
         local: Arg,
-        limit: f64,
+        code: &UpdateCode,
     ) -> Result<(), GpuError> {
         debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates are sorted by query");
         let (count, len) = (trained.len(), Arg::U32(self.params as u32));
         self.trained.send(count, |host| host.copy_from_slice(trained))?;
         self.refused.reserve(count)?.clear(count)?;
+        if let Some(clip) = code.clip() {
+            let grid = LaunchGrid { blocks: (count as u32, 1), threads: 32 };
+            let args = [self.trained.arg(), params, local, len, Arg::F64(clip.get())];
+            launch(&self.stream, &self.clip_updates, grid, &args)?;
+        }
         let blocks = (UpdateCode::len(self.params).div_ceil(256) as u32, (count as u32).div_ceil(PER_BLOCK));
         let args = [
             self.trained.arg(),
@@ -72,7 +78,7 @@ impl Sums {
             params,
             local,
             len,
-            Arg::F64(limit),
+            Arg::F64(code.limit()),
             self.sums.arg(),
             self.refused.arg(),
         ];

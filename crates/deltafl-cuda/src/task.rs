@@ -20,10 +20,13 @@ pub(crate) struct Task {
     pub(crate) rate: f32,
     /// 1 − γ(λ + μ).
     pub(crate) keep: f32,
-    /// γμ.
+    /// The factor of the vector `anchor` in every step: γμ, or 1 if the vector is γ(μw_t − drift).
     pub(crate) pull: f32,
     /// The slot of w_k.
     pub(crate) slot: u32,
+    /// The index of the vector that `pull` multiplies: that of the start, or of its own.
+    pub(crate) anchor: u32,
+    pub(crate) unused: u32,
 }
 
 impl Task {
@@ -48,16 +51,45 @@ pub(crate) struct Item {
 pub(crate) struct Trained {
     /// α·ω.
     pub(crate) weight: f64,
+    /// min(1, C/‖w_k − w‖) if updates are clipped, which the GPU computes. Otherwise 1.
+    pub(crate) factor: f64,
     pub(crate) params: u32,
     pub(crate) slot: u32,
     pub(crate) query: u32,
     pub(crate) unused: u32,
 }
 
+/// The addresses of a wave, in the layout of `kernels/general/wave.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Wave {
+    pub(crate) tasks: u64,
+    /// 0 if examples are contiguous.
+    pub(crate) order: u64,
+    pub(crate) inputs: u64,
+    pub(crate) labels: u64,
+    pub(crate) scale: u64,
+    pub(crate) shift: u64,
+    pub(crate) vectors: u64,
+    pub(crate) starts: u64,
+    pub(crate) weights: u64,
+    pub(crate) arena: u64,
+    pub(crate) now: u64,
+    /// The number of the step, and that of the devices.
+    pub(crate) step: u64,
+    pub(crate) losses: u64,
+    pub(crate) errors: u64,
+}
+
+/// The bytes of `Now` in `kernels/general/wave.cuh`.
+pub(crate) const NOW_BYTES: usize = 32;
+
 // SAFETY: numbers in C layout without padding. Zeros are valid.
 unsafe impl DeviceRepr for Task {}
 // SAFETY: as above.
 unsafe impl ValidAsZeroBits for Task {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Wave {}
 // SAFETY: as above.
 unsafe impl DeviceRepr for Item {}
 // SAFETY: as above.
@@ -73,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_layouts_match_the_kernels() {
-        assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (40, 16, 24));
+        assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (48, 16, 32));
     }
 
     #[test]
@@ -88,6 +120,8 @@ mod tests {
             keep: 1.0,
             pull: 0.0,
             slot: 0,
+            anchor: 0,
+            unused: 0,
         };
         assert_eq!(task.steps(), 24);
         assert_eq!(Task { draws: 160, passes: 1, ..task }.steps(), 10);

@@ -10,6 +10,21 @@ use deltafl::params::Params;
 pub(crate) struct RequestedUpdate<'a> {
     pub(crate) task: UpdateTask<'a>,
     pub(crate) vector: u32,
+    /// The index of the task in the call.
+    pub(crate) index: usize,
+}
+
+impl RequestedUpdate<'_> {
+    /// Returns true if the host adds the update to its sum: its answer contains more than w_k, or
+    /// depends on numbers that only the host has.
+    pub(crate) fn is_added_by_host(&self) -> bool {
+        needs_host(&self.task)
+    }
+}
+
+/// Returns true if the host adds the update of a task to its sum.
+pub(crate) fn needs_host(task: &UpdateTask<'_>) -> bool {
+    task.plan.correction.is_some() || task.report.is_some() || task.noise.is_some()
 }
 
 /// Returns the distinct parameter vectors, and the index of the vector of each task.

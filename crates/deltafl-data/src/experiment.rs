@@ -40,7 +40,7 @@ pub use external::{ExternalAlgorithms, ExternalPart, ExternalSection};
 pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidFolderName, check_name};
-pub use parse::InvalidExperiment;
+pub use parse::{InvalidExperiment, layer_span};
 pub use privacy::{PrivacyCost, PrivacySection};
 pub use resolved::{BackendName, Population, Resolved};
 pub use split::{InvalidSplitSection, SplitSection};

@@ -21,12 +21,21 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
     if key.table() == "model" {
         file["model"]["kind"] = key.only.first().map_or("linear", String::as_str).into();
     }
+    if key.table() == "model.layers[]" {
+        let kind = match key.name() {
+            "kind" => value.trim_matches('"'),
+            _ => key.only.first().map_or("relu", String::as_str),
+        };
+        file["model"]["kind"] = "stack".into();
+        let layer = with_required("model.layers[]", kind);
+        file["model"].as_table_mut().unwrap().insert("layers".to_owned(), vec![layer].into());
+    }
     let algorithm = match (key.path.as_str(), key.table()) {
         ("algorithm[].kind", _) => value.trim_matches('"'),
         (_, "algorithm[]") => key.only.first().map_or("fedavg", String::as_str),
         _ => "fedavg",
     };
-    file["algorithm"][0] = with_required(algorithm);
+    file["algorithm"][0] = with_required("algorithm[]", algorithm);
     if key.path == "local.steps" {
         file["local"].as_table_mut().unwrap().remove("epochs");
     }
@@ -59,10 +68,10 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
     Experiment::parse(&text).map_err(|e| e.to_string())
 }
 
-/// A section of an algorithm with the options that it requires.
-fn with_required(kind: &str) -> toml::Value {
+/// A section of an algorithm or a layer with the options that it requires.
+fn with_required(table: &str, kind: &str) -> toml::Value {
     let required = keys().into_iter().filter(|key| {
-        let is_option = key.table() == "algorithm[]" && key.only.iter().any(|owner| owner == kind);
+        let is_option = key.table() == table && key.only.iter().any(|owner| owner == kind);
         is_option && !matches!(key.default, DefaultValue::Value(_))
     });
     let options = required.map(|key| format!(", {} = {}", key.name(), key.example));
@@ -97,7 +106,7 @@ fn outside(kind: &KeyKind) -> Vec<String> {
         KeyKind::OneOrMore(kind) => {
             outside(kind).into_iter().flat_map(|v| [format!("[{v}]"), v]).chain(["[]".to_owned()]).collect()
         }
-        KeyKind::Texts => vec!["3".to_owned(), "[3]".to_owned()],
+        KeyKind::Texts | KeyKind::Layers => vec!["3".to_owned(), "[3]".to_owned()],
         KeyKind::List(kind, count) => {
             let inside = vec!["1".to_owned(); count + 1].join(",");
             outside(kind).into_iter().map(|v| format!("[{v},{v}]")).chain([format!("[{inside}]")]).collect()
@@ -134,7 +143,7 @@ fn the_defaults_are_those_of_the_types() {
         absent.path = format!("{}{}", key.table(), if key.table().is_empty() { "name" } else { "" });
         let base = if key.table().is_empty() { with(&absent, "'x'").unwrap() } else { without(&key) };
         // The address of a model depends on whether an option is given, so its values are compared.
-        if key.table() == "model" {
+        if key.table().starts_with("model") {
             assert_eq!(given.model(), base.model(), "{} = {default}", key.path);
         } else {
             assert_eq!(given.address(), base.address(), "{} = {default}", key.path);

@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use deltafl_data::experiment::Experiment;
+use deltafl::model::ModelMismatch;
+use deltafl_data::experiment::{Experiment, layer_span};
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
+use crate::RunError;
 use crate::error::{ErrorKind, Excerpt, Explain};
 use crate::sweep::axes;
 
@@ -148,6 +150,21 @@ impl Explain for ExperimentFileError {
 /// Fails if the file cannot be read, or if the experiment or an override is invalid.
 pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     parse(path, &text(path)?, overrides)
+}
+
+/// Returns the error of a layer that does not fit the data, at its place in the experiment file; `None` if
+/// this is another error, or if the file does not contain the layer.
+pub fn layer_error(path: &Path, overrides: &[String], error: &RunError) -> Option<ExperimentFileError> {
+    let RunError::Model(ModelMismatch::Layer(error)) = error else { return None };
+    let text = text(path).ok()?;
+    // With overrides, the layers may be others than those of the file.
+    let span = layer_span(&text, &error.path).filter(|_| read(path, overrides).is_ok())?;
+    let is_other = overrides.iter().any(|assignment| assignment.trim_start().starts_with("model.layers"));
+    let (path, problem) = (path.to_owned(), error.to_string());
+    match is_other {
+        true => Some(ExperimentFileError::Overrides { path, overrides: overrides.to_vec(), problem }),
+        false => Some(ExperimentFileError::Invalid { path, text, span, problem }),
+    }
 }
 
 /// Returns the text of an experiment file.

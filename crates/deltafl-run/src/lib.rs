@@ -54,6 +54,7 @@ pub mod export;
 pub mod field;
 pub mod idle_rounds;
 pub mod illustration;
+pub mod layer_table;
 pub mod paper;
 pub mod predict;
 pub mod report;

@@ -30,6 +30,7 @@ use crate::baseline;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
+use crate::layer_table;
 
 mod local;
 
@@ -311,6 +312,9 @@ pub fn run_on(
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);
     send(RunEvent::Note(&backend.description()))?;
+    if let Some(stack) = experiment.model().spec().stack(federation)? {
+        send(RunEvent::Note(&layer_table::rendered(&stack)))?;
+    }
     train(experiment, federation, &trainer, backend, options, &send)
 }
 

@@ -64,6 +64,16 @@ async fn private_training_deployed_has_the_bits_of_the_simulation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stack_with_dropout_deployed_has_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
+    let layers = "[{ kind = 'dense', units = 6 }, { kind = 'relu' }, { kind = 'dropout', rate = 0.25 }]";
+    let stack = PRIVATE.replace("{ kind = \"linear\" }", &format!("{{ kind = 'stack', layers = {layers} }}"));
+    let (simulated, deployed) = both(&scheduled(&stack, "in-turn")).await;
+    assert_eq!(simulated.states.len(), 3);
+    assert_eq!(simulated.states, deployed.states);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
     let _limit = watchdog::start();
     for (quantile, tracks) in [("histogram", "in-turn"), ("histogram", "apart"), ("open", "apart")] {

@@ -64,7 +64,7 @@ fn times(case: &Case) -> [Duration; 2] {
     let batch = Batch { inputs, targets: (&labels).into() };
 
     // A rate this small leaves the parameters, and with them the work, as they are.
-    let sgd = Step { learning_rate: 1e-6, l2: 0.0, pull: None };
+    let sgd = Step { learning_rate: 1e-6, l2: 0.0, pull: None, key: 0 };
     centre.iter_mut().for_each(|c| *c *= 1e-8);
     let steps = [sgd, Step { l2: 0.01, pull: Some(&centre), ..sgd }];
     let mut scratch = Aligned::zeroed(model.step_scratch_len(BATCH));

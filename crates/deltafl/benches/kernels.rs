@@ -119,7 +119,7 @@ fn models(c: &mut Criterion) {
             });
             group.throughput(Throughput::Elements(case.batch as u64));
             // A rate this small leaves the parameters, and with them the work, as they are.
-            let step = Step { learning_rate: 1e-6, l2: 0.0, pull: None };
+            let step = Step { learning_rate: 1e-6, l2: 0.0, pull: None, key: 0 };
             group.bench_function(BenchmarkId::new("step", isa), |b| {
                 b.iter(|| model.step(&mut working, train.batch(), step, &mut scratch));
             });

@@ -7,8 +7,10 @@
 
 use std::ops::Range;
 
-use crate::data::FederationIndex;
-use crate::device::UpdateRandomness;
+use crate::data::{Federation, FederationIndex};
+use crate::device::{
+    NoisyShare, Share, UpdateRandomness, add_noisy_update, add_update, stream_key, update_stream,
+};
 use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
@@ -16,7 +18,7 @@ use crate::privacy::{Noise, excess};
 use crate::question::{Query, RoundKey};
 use crate::selection::Report;
 use crate::task::Task;
-use crate::trainer::{LocalPlan, PersonalMethod, TrainerError};
+use crate::trainer::{LocalPlan, LocalTask, PersonalMethod, TrainerError, Worker};
 
 mod threads;
 
@@ -127,6 +129,41 @@ pub enum ComputeError {
 /// The new memories of the devices of some tasks, each with the index of its task. Devices without a
 /// memory, and devices whose update is not in the sum, are not listed.
 pub type Remembered = Vec<(usize, AlgorithmState)>;
+
+/// Computes the update of one task by a worker and adds it, encoded as integers, to `sum`: the update,
+/// the changes of the vectors sent with w, reported numbers, and noise. Returns the new memory of the
+/// device if it differs.
+///
+/// # Errors
+///
+/// Returns an error if the worker fails, or if it returns an update of the wrong length.
+pub fn add_task(
+    key: &RoundKey,
+    federation: &Federation,
+    task: &UpdateTask<'_>,
+    worker: &mut dyn Worker,
+    sum: &mut [u64],
+) -> Result<Option<AlgorithmState>, TrainerError> {
+    let UpdateTask { device, params, sent, own, plan, weight, report, personal, noise, .. } = *task;
+    let id = stream_key(federation.id(device));
+    let mut stream = update_stream(key, id);
+    let examples = federation.examples(device);
+    let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
+    match &noise {
+        Some(TaskNoise { noise, query, kept }) => {
+            if let Some(kept) = kept {
+                kept.add_to(noise, key, id, *query, sum);
+            }
+            let private = UpdateRandomness::Reproducible.noise_stream(key, id, *query);
+            let share = NoisyShare { noise, weight, signs: key.rotation(*query), private };
+            add_noisy_update(share, &task, own, &mut stream, worker, sum)
+        }
+        None => {
+            let share = Share { weight, report, personal };
+            add_update(&key.code(), &task, share, own, &mut stream, worker, sum)
+        }
+    }
+}
 
 /// A compute backend. The answers depend only on the tasks, not on their order or on other
 /// requests.

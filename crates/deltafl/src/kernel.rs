@@ -21,9 +21,11 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod bag;
+pub(crate) mod cells;
 pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;
+pub(crate) mod elementwise;
 pub(crate) mod fixed_point;
 pub(crate) mod gru;
 pub(crate) mod logistic;
@@ -36,6 +38,7 @@ pub(crate) mod rotation;
 pub(crate) mod simd;
 pub(crate) mod softmax;
 pub(crate) mod sums;
+pub(crate) mod transpose;
 pub(crate) mod winograd;
 pub(crate) mod words;
 

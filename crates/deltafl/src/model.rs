@@ -30,6 +30,7 @@ pub mod perceptron;
 mod predict;
 pub mod regression;
 mod spec;
+pub mod stack;
 mod tensors;
 pub mod text_bag;
 
@@ -45,14 +46,28 @@ pub use perceptron::{PERCEPTRON, Perceptron};
 pub use predict::Predictor;
 pub use regression::Regression;
 pub use spec::ModelSpec;
+pub use stack::{CNN, MLP, RNN, STACK};
 pub use tensors::{
     InvalidState, NamedTensor, Tensor, flat_params, from_state_dict, named_tensors, state_dict,
 };
 pub use text_bag::{TEXT_BAG, TextBag};
 
 /// Every model that an experiment can name.
-pub static MODELS: &[&ModelDefinition] =
-    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &FOURIER, &TEXT_BAG, &EXTERNAL];
+pub static MODELS: &[&ModelDefinition] = &[
+    &LINEAR,
+    &LOGISTIC,
+    &CONV_NET,
+    &LSTM,
+    &GRU,
+    &PERCEPTRON,
+    &FOURIER,
+    &TEXT_BAG,
+    &MLP,
+    &CNN,
+    &RNN,
+    &STACK,
+    &EXTERNAL,
+];
 
 /// Returns the model of this name.
 pub fn find(kind: &str) -> Option<&'static ModelDefinition> {
@@ -139,6 +154,8 @@ pub struct Step<'a> {
     pub l2: f32,
     /// p, in working form, if there is a pull.
     pub pull: Option<&'a [f32]>,
+    /// The key of the random numbers of the step, which dropout draws.
+    pub key: u64,
 }
 
 impl Step<'_> {
@@ -230,6 +247,11 @@ pub trait Model: Send + Sync {
         params.copy_from_slice(working);
     }
 
+    /// Returns `true` if a step draws random numbers, which depend on [`Step::key`].
+    fn draws_in_steps(&self) -> bool {
+        false
+    }
+
     /// Returns the floats of scratch memory that `step` needs for a batch of this size.
     fn step_scratch_len(&self, batch: usize) -> usize {
         self.num_params() + self.scratch_len(batch)
@@ -257,7 +279,7 @@ mod tests {
             assert!(std::ptr::eq(find(model.kind).unwrap(), *model), "two models {}", model.kind);
             for (i, option) in model.options.iter().enumerate() {
                 assert!(model.options[..i].iter().all(|other| other.name != option.name), "{}", option.name);
-                assert!(!["kind", "l2"].contains(&option.name), "{} is taken", option.name);
+                assert!(!["kind", "l2", "layers"].contains(&option.name), "{} is taken", option.name);
                 assert_ne!(option.default, OptionDefault::Required, "{} {}", model.kind, option.name);
             }
         }

@@ -9,6 +9,8 @@ use std::fmt;
 use serde::ser::{Serialize, Serializer};
 use serde::{Deserialize, Deserializer};
 
+use crate::model::stack::Layer;
+
 /// The value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OptionValue {
@@ -394,6 +396,8 @@ impl OptionValues {
 pub(crate) struct RawTable {
     /// The value of `kind`, if there is one.
     pub(crate) kind: Option<String>,
+    /// The layers of a stack or of a residual.
+    pub(crate) layers: Vec<Layer>,
     /// The other keys and their values.
     pub(crate) options: Vec<(String, RawValue)>,
 }
@@ -409,10 +413,11 @@ impl<'de> Deserialize<'de> for RawTable {
             }
 
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<RawTable, A::Error> {
-                let mut table = RawTable { kind: None, options: Vec::new() };
+                let mut table = RawTable { kind: None, layers: Vec::new(), options: Vec::new() };
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
                         "kind" => table.kind = Some(map.next_value()?),
+                        "layers" => table.layers = map.next_value()?,
                         _ => table.options.push((key, map.next_value()?)),
                     }
                 }

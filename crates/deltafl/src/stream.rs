@@ -50,6 +50,8 @@ pub enum Purpose {
     Turn = 17,
     /// The noise of a simulated device that can be removed after the survivors are known.
     ExcessNoise = 18,
+    /// The entries that dropout sets to zero in a step.
+    Dropout = 20,
 }
 
 /// A stream of random numbers for one purpose.

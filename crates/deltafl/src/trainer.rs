@@ -371,11 +371,12 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
         for indices in order.chunks(plan.batch) {
             (self.before_step)();
             let batch = batch.gather(examples, indices.iter().map(|&i| i as usize));
+            let step = step(plan, pull, self.model.draws_in_steps().then(|| stream.next_u64()));
             if let Some(share) = share {
                 let own = MixedParams { shared: working, personal, mixture, share };
-                own.step(self.model, batch, step(plan, pull), scratch);
+                own.step(self.model, batch, step, scratch);
             }
-            self.model.step(working, batch, step(plan, pull), scratch);
+            self.model.step(working, batch, step, scratch);
         }
     }
 
@@ -392,17 +393,19 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
         order.clear();
         order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));
         let batch = batch.gather(examples, order.iter().map(|&i| i as usize));
+        let step = step(plan, pull, self.model.draws_in_steps().then(|| stream.next_u64()));
         if let Some(share) = share {
             let own = MixedParams { shared: working, personal, mixture, share };
-            own.step(self.model, batch, step(plan, pull), scratch);
+            own.step(self.model, batch, step, scratch);
         }
-        self.model.step(working, batch, step(plan, pull), scratch);
+        self.model.step(working, batch, step, scratch);
     }
 }
 
-fn step<'a>(plan: &LocalPlan, pull: &'a [f32]) -> Step<'a> {
+fn step<'a>(plan: &LocalPlan, pull: &'a [f32], key: Option<u64>) -> Step<'a> {
     let pulled = plan.proximal > 0.0 || plan.correction.is_some();
-    Step { learning_rate: plan.learning_rate, l2: plan.l2 + plan.proximal, pull: pulled.then_some(pull) }
+    let (l2, pull) = (plan.l2 + plan.proximal, pulled.then_some(pull));
+    Step { learning_rate: plan.learning_rate, l2, pull, key: key.unwrap_or_default() }
 }
 
 /// Personal params within a mixture with the shared ones, in working form.

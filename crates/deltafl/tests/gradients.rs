@@ -5,6 +5,8 @@
 
 #[path = "gradients/models.rs"]
 mod models;
+#[path = "gradients/stacks.rs"]
+mod stacks;
 #[path = "gradients/table.rs"]
 mod table;
 #[path = "gradients/tape.rs"]
@@ -89,7 +91,7 @@ impl Pair {
             assert!((got - loss).abs() < 1e-5 * loss.max(1.0), "{name} {isa}: loss {got}, not {loss}");
             assert_close(&gradient, &got_gradient, tolerance, &format!("{name} {isa}: gradient"));
 
-            let step = Step { learning_rate: 0.5, l2: 0.01, pull: None };
+            let step = Step { learning_rate: 0.5, l2: 0.01, pull: None, key: 0 };
             let (stepped, score) = self.step_and_evaluate(&*model, step);
             assert_eq!(score.sums[ERRORS] as u64, errors, "{name} {isa}");
             assert!(
@@ -116,7 +118,7 @@ impl Pair {
         let mut working = Aligned::zeroed(model.working_len());
         model.load(&centre, &mut working);
         working.iter_mut().for_each(|c| *c *= 0.5 * 0.3);
-        let step = Step { learning_rate: 0.5, l2: 0.01 + 0.3, pull: Some(&working) };
+        let step = Step { learning_rate: 0.5, l2: 0.01 + 0.3, pull: Some(&working), key: 0 };
         let (stepped, _) = self.step_and_evaluate(model, step);
         let step = |((w, g), c): ((&f64, &f64), &f32)| {
             w - 0.5 * (g + f64::from(0.01_f32) * w + f64::from(0.3_f32) * (w - f64::from(*c)))

@@ -59,7 +59,7 @@ fn check_gradient(model: &dyn Model, batch: Batch<'_>, params: &[f32], what: &st
     let centre = normals(params.len(), 4);
     for mu in [0.0, 0.3] {
         let pull: Vec<f32> = centre.iter().map(|c| 0.5 * mu * c).collect();
-        let step = Step { learning_rate: 0.5, l2: 0.1 + mu, pull: (mu > 0.0).then_some(&*pull) };
+        let step = Step { learning_rate: 0.5, l2: 0.1 + mu, pull: (mu > 0.0).then_some(&*pull), key: 0 };
         let mut working = params.to_vec();
         model.step(&mut working, batch, step, &mut scratch);
         for (((w, before), g), c) in working.iter().zip(params).zip(&gradient).zip(&centre) {

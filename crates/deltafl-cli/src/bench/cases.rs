@@ -1,4 +1,4 @@
-//! The five models of the paper with random data of the paper's shape.
+//! The five models of the paper with random data of the paper's shape, and the model of an experiment.
 
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
@@ -6,10 +6,12 @@ use deltafl::data::{
 use deltafl::model::{CONV_NET, GRU, LSTM, ModelSpec};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
+use deltafl_data::experiment::Experiment;
+use deltafl_run::{RunError, session};
 
 /// A model and its training parameters in the paper (`experiments/paper`).
 pub(super) struct Case {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) spec: ModelSpec,
     pub(super) batch: usize,
     pub(super) learning_rate: f32,
@@ -18,7 +20,15 @@ pub(super) struct Case {
     pub(super) train_flops: f64,
     /// Operations per example of a forward pass.
     pub(super) eval_flops: f64,
-    data: DataShape,
+    data: CaseData,
+}
+
+/// The data of a case.
+enum CaseData {
+    /// Random data.
+    Random(DataShape),
+    /// The data of an experiment.
+    Loaded(Federation),
 }
 
 /// The shape of the data.
@@ -40,14 +50,14 @@ pub(super) fn all() -> Vec<Case> {
 fn emnist_linear() -> Case {
     let forward = 2.0 * 784.0 * 62.0;
     Case {
-        name: "emnist-linear",
+        name: "emnist-linear".to_owned(),
         spec: ModelSpec::LINEAR,
         batch: 10,
         learning_rate: 1.0,
         l2: 1e-7,
         train_flops: 2.0 * forward,
         eval_flops: forward,
-        data: DataShape::Images,
+        data: CaseData::Random(DataShape::Images),
     }
 }
 
@@ -58,7 +68,7 @@ fn emnist_conv_net() -> Case {
     // The pool passes one position in four, and the image needs no gradient.
     let backward = first / 4.0 + 2.0 * second / 4.0 + 2.0 * full;
     Case {
-        name: "emnist-convnet",
+        name: "emnist-convnet".to_owned(),
         spec: CONV_NET.spec(),
         batch: 16,
         // On noise, the paper's rate of 0.32 deactivates the ReLUs within a few steps and thus
@@ -68,21 +78,21 @@ fn emnist_conv_net() -> Case {
         l2: 0.0,
         train_flops: forward + backward,
         eval_flops: forward,
-        data: DataShape::Images,
+        data: CaseData::Random(DataShape::Images),
     }
 }
 
 fn sent140_linear() -> Case {
     let forward = 2.0 * 50.0;
     Case {
-        name: "sent140-linear",
+        name: "sent140-linear".to_owned(),
         spec: ModelSpec::LOGISTIC,
         batch: 10,
         learning_rate: 0.01,
         l2: 1e-6,
         train_flops: 2.0 * forward,
         eval_flops: forward,
-        data: DataShape::Features,
+        data: CaseData::Random(DataShape::Features),
     }
 }
 
@@ -91,14 +101,14 @@ fn sent140_lstm() -> Case {
     // gradient.
     let (input, recurrent, full) = (20.0 * 50.0 * 200.0 * 2.0, 19.0 * 50.0 * 200.0 * 2.0, 2.0 * 50.0);
     Case {
-        name: "sent140-lstm",
+        name: "sent140-lstm".to_owned(),
         spec: LSTM.spec(),
         batch: 10,
         learning_rate: 2.0,
         l2: 0.0,
         train_flops: 2.0 * input + 3.0 * recurrent + 3.0 * full,
         eval_flops: input + recurrent + full,
-        data: DataShape::Words,
+        data: CaseData::Random(DataShape::Words),
     }
 }
 
@@ -106,33 +116,55 @@ fn shakespeare_gru() -> Case {
     // One-hot input is a look-up and is not counted.
     let (recurrent, full) = (19.0 * 128.0 * 384.0 * 2.0, 128.0 * 53.0 * 2.0);
     Case {
-        name: "shakespeare-gru",
+        name: "shakespeare-gru".to_owned(),
         spec: GRU.spec(),
         batch: 16,
         learning_rate: 0.1,
         l2: 0.0,
         train_flops: 3.0 * (recurrent + full),
         eval_flops: recurrent + full,
-        data: DataShape::Text,
+        data: CaseData::Random(DataShape::Text),
     }
 }
 
 impl Case {
+    /// Returns the model of an experiment on its data.
+    pub(super) fn of_experiment(experiment: &Experiment) -> Result<Self, RunError> {
+        let federation = session::load(experiment)?;
+        let spec = experiment.model().spec().clone();
+        // Backward, a product becomes two. The operations of other models are not counted.
+        let forward = spec.stack(&federation)?.map_or(f64::NAN, |stack| stack.operations() as f64);
+        Ok(Self {
+            name: experiment.name().to_owned(),
+            spec,
+            batch: experiment.local().batch,
+            learning_rate: experiment.local().learning_rate as f32,
+            l2: experiment.model().l2() as f32,
+            train_flops: 3.0 * forward,
+            eval_flops: forward,
+            data: CaseData::Loaded(federation),
+        })
+    }
+
     /// Returns devices with as many examples as the median device of the paper's data.
     pub(super) fn federation(&self, devices: usize) -> Federation {
+        let data = match &self.data {
+            CaseData::Random(data) => *data,
+            CaseData::Loaded(federation) => return federation.clone(),
+        };
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
-        let (kind, classes) = match self.data {
+        let (kind, classes) = match data {
             DataShape::Images => (InputKind::Bytes { dim: 784 }, 62),
             DataShape::Features => (InputKind::Dense { dim: 50 }, 2),
             DataShape::Words => (InputKind::Tokens { len: 20, vocabulary: VOCABULARY }, 2),
             DataShape::Text => (InputKind::Windows { len: 20, alphabet: 53 }, 53),
         };
-        let mut builder = FederationBuilder::new(self.name, kind, classes);
-        if let DataShape::Words = self.data {
+        let mut builder = FederationBuilder::new(self.name.as_str(), kind, classes);
+        if let DataShape::Words = data {
             builder.vectors(word_vectors(stream));
         }
         for k in 0..devices {
-            self.data.push_device(&mut builder, &format!("device {k}"), stream);
+            data.push_device(&mut builder, &format!("device {k}"), stream);
         }
         // Centred, as in the paper's experiments.
         builder.build().normalised(Normalise::MeanRatio)

@@ -25,7 +25,7 @@ const REPEATS: u64 = 5;
 /// The results of a model on a GPU: medians over the repeats.
 #[derive(Debug, Serialize)]
 pub(super) struct GpuFigures {
-    model: &'static str,
+    model: String,
     cohort: usize,
     examples: u64,
     /// The duration of a round: upload, local updates, the integer sum and the download. The order
@@ -91,7 +91,7 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
     let examples: u64 = federation.devices().map(|device| federation.example_count(device)).sum();
     let (train, eval) = (examples as f64 / round_seconds, examples as f64 / losses_seconds);
     Ok(GpuFigures {
-        model: case.name,
+        model: case.name.clone(),
         cohort,
         examples,
         round_seconds,

@@ -23,7 +23,7 @@ use super::median;
 /// The cost of a round.
 #[derive(Debug, Serialize)]
 pub(super) struct RoundFigures {
-    model: &'static str,
+    model: String,
     cohort: usize,
     examples: u64,
     threads: u16,
@@ -53,7 +53,7 @@ pub(super) fn measure(
     }
     let (alone, together) = (median(alone), median(together));
     Ok(RoundFigures {
-        model: case.name,
+        model: case.name.clone(),
         cohort,
         examples: federation.devices().map(|device| federation.example_count(device)).sum(),
         threads,

@@ -13,6 +13,7 @@ mod own_data;
 mod privacy;
 mod report;
 mod run;
+mod stacks;
 mod support;
 #[path = "../../../deltafl-server/tests/field/watchdog.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]

@@ -147,6 +147,17 @@ fn decisions_can_be_overridden_and_every_column_is_listed() {
     assert!(workdir.refusal("data import auto nowhere.csv --out c").contains("nowhere.csv"));
 }
 
+/// Every layer of images.
+const STACK_OF_IMAGES: &str = "[{ kind = 'conv2d', channels = 4, size = 3, stride = 2, padding = 1 },
+    { kind = 'group-norm', groups = 2 }, { kind = 'gelu' }, { kind = 'max-pool', size = 2 },
+    { kind = 'residual', layers = [{ kind = 'conv2d', channels = 4, size = 3, padding = 1 }, { kind = 'tanh' }] },
+    { kind = 'layer-norm' }, { kind = 'avg-pool', size = 2, stride = 1 }, { kind = 'flatten' },
+    { kind = 'dense', units = 6, bias = false }, { kind = 'dropout', rate = 0.2 }]";
+
+/// Every layer of texts.
+const STACK_OF_WORDS: &str = "[{ kind = 'embedding', entries = 6 }, { kind = 'lstm', hidden = 5 },
+    { kind = 'gru', hidden = 4 }, { kind = 'dense', units = 3 }, { kind = 'layer-norm' }, { kind = 'mean' }]";
+
 /// Runs an exported network on a table and compares it with the file of `predict`.
 const COMPARE: &str = r#"
 import csv, json, re, sys
@@ -212,13 +223,32 @@ fn onnxruntime_computes_the_predictions_of_the_command() {
         ("pixels.csv", "", "logistic"),
         ("pixels.csv", "", "perceptron"),
         ("pixels.csv", "", "conv-net"),
+        ("pixels.csv", "", "mlp"),
+        ("pixels.csv", "", "cnn"),
+        ("pixels.csv", "", STACK_OF_IMAGES),
+        ("mixed.csv", "--label price --regression", "mlp"),
         ("reviews.csv", "", "text-bag"),
         ("reviews.csv", "", "gru"),
+        ("reviews.csv", "", "rnn"),
+        ("reviews.csv", "", STACK_OF_WORDS),
     ];
     for (i, (table, options, model)) in cases.into_iter().enumerate() {
         let name = format!("f{i}");
         workdir.printed(&format!("data import auto {table} {options} --out {name}"));
-        workdir.printed(&format!("init {name} --model {model} --rate 0.1 --rounds 3"));
+        let layers = model.strip_prefix('[');
+        let preset = match (layers, table) {
+            (Some(_), "reviews.csv") => "text-bag",
+            (Some(_), _) => "linear",
+            (None, _) => model,
+        };
+        workdir.printed(&format!("init {name} --model {preset} --rate 0.1 --rounds 3"));
+        if layers.is_some() {
+            let path = workdir.path(&format!("{name}.toml"));
+            let text = fs::read_to_string(&path).unwrap();
+            let (head, rest) = text.split_once("[model]").unwrap();
+            let tail = rest.find("\n[").map_or("", |at| &rest[at..]);
+            fs::write(&path, format!("{head}[model]\nkind = 'stack'\nlayers = {model}\n{tail}")).unwrap();
+        }
         workdir.printed(&format!("run {name}.toml --out r{i} --quiet"));
         workdir.printed(&format!("predict r{i} {table} --theta 1 --out p{i}.csv"));
         for format in ["safetensors", "torch"] {

@@ -19,8 +19,10 @@ struct Task {
   u32 batch;
   float rate;  // γ
   float keep;  // 1 − γ(λ + μ)
-  float pull;  // γμ, towards the start
+  float pull;  // the factor of the anchor in every step: γμ of the start, or 1 of γ(μw − drift)
   u32 slot;    // the slot of w_k
+  u32 anchor;  // index of the vector that `pull` multiplies
+  u32 unused;
 };
 
 /// Consecutive examples of one device, for a forward pass.

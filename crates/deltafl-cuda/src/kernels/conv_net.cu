@@ -56,8 +56,8 @@ struct Step {
   }
   /// The position of example `b` in the columns. Without an order, examples are contiguous.
   __device__ size_t at(const u32* order, u32 b) const { return order ? order[task.order + first + b] : task.order + first + b; }
-  /// w ← keep·w + pull·start − slope.
-  __device__ float descend(float w, float start, float slope) const { return fmaf(w, task.keep, fmaf(task.pull, start, -slope)); }
+  /// w ← keep·w + pull·anchor − slope.
+  __device__ float descend(float w, float anchor, float slope) const { return fmaf(w, task.keep, fmaf(task.pull, anchor, -slope)); }
 };
 
 __device__ __forceinline__ u32 transposed(u32 x) {
@@ -358,7 +358,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
   if (step.size == 0) return;
   Scratch& sc = scratch[device];
   float* w = working + (size_t)device * WORKING;
-  const float* start = starts + (size_t)step.task.params * WORKING;
+  const float* anchor = starts + (size_t)step.task.anchor * WORKING;
   float* full = w + AT_FULL;
   logits(m, sc.map_2, step.size, full);
   for (int b = warp; b < EXAMPLES; b += 8) {
@@ -379,7 +379,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
   if (tid < CLASSES) {
     float sum = 0;
     for (int b = 0; b < EXAMPLES; b++) sum += m.residuals[tid * 17 + b];
-    w[AT_FULL_BIAS + tid] = step.descend(w[AT_FULL_BIAS + tid], start[AT_FULL_BIAS + tid], step.task.rate * sum);
+    w[AT_FULL_BIAS + tid] = step.descend(w[AT_FULL_BIAS + tid], anchor[AT_FULL_BIAS + tid], step.task.rate * sum);
   }
   { // slopes of the features, and the descent of the layer
     u32 rh[4][4], rl[4][4], th[4][4], tl[4][4];
@@ -417,7 +417,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
         for (int e = 0; e < 2; e++) {
           const int at = (c * 16 + g + e * 8) * FEATURES + k + 2 * t4;
           float2 from = make_float2(0, 0);
-          if (step.task.pull != 0.f) from = *(const float2*)(start + AT_FULL + at);
+          if (step.task.pull != 0.f) from = *(const float2*)(anchor + AT_FULL + at);
           __stcg((float2*)(full + at), make_float2(step.descend(v[c][e].x, from.x, scale * a[2 * e]), step.descend(v[c][e].y, from.y, scale * a[2 * e + 1])));
         }
       }
@@ -452,7 +452,7 @@ full_layer(const Task* tasks, u32 s, const float* starts, float* working, const 
   if (tid < SECOND) {
     float sum = 0;
     for (int i = 0; i < CELLS_2; i++) sum += m.sums[i * SECOND + tid];
-    w[AT_SECOND_BIAS + tid] = step.descend(w[AT_SECOND_BIAS + tid], start[AT_SECOND_BIAS + tid], step.task.rate * sum);
+    w[AT_SECOND_BIAS + tid] = step.descend(w[AT_SECOND_BIAS + tid], anchor[AT_SECOND_BIAS + tid], step.task.rate * sum);
   }
 }
 
@@ -641,7 +641,7 @@ __device__ void second_descend(u8* shared, int quarter, const Step& step, u32 s,
   }
   const float scale = step.task.rate / (MAP_SCALE * SLOPE_SCALE);
   float* w = working + AT_SECOND;
-  const float* start = starts + (size_t)step.task.params * WORKING + AT_SECOND;
+  const float* anchor = starts + (size_t)step.task.anchor * WORKING + AT_SECOND;
 #pragma unroll
   for (int i = 0; i < 7; i++) {
     const int t = warp + 8 * i;
@@ -652,7 +652,7 @@ __device__ void second_descend(u8* shared, int quarter, const Step& step, u32 s,
         for (int e = 0; e < 2; e++) {
           const int at = ((t >> 1) * FIRST + (t & 1) * 16 + g + 8 * e) * SECOND + quarter * 16 + n * 8 + 2 * t4;
           float2 v = __ldcg((const float2*)(w + at)), from = make_float2(0, 0);
-          if (step.task.pull != 0.f) from = *(const float2*)(start + at);
+          if (step.task.pull != 0.f) from = *(const float2*)(anchor + at);
           v.x = step.descend(v.x, from.x, scale * sum[i][n][2 * e]), v.y = step.descend(v.y, from.y, scale * sum[i][n][2 * e + 1]);
           __stcg((float2*)(w + at), v);
           u32 h, l;
@@ -681,8 +681,8 @@ extern "C" __global__ void first_descend(const Task* tasks, u32 s, const float* 
   if (step.size == 0) return;
   const float(*slopes)[26 * FIRST] = scratch[blockIdx.x].first_slopes;
   float* w = working + (size_t)blockIdx.x * WORKING;
-  const float* start = starts + (size_t)step.task.params * WORKING;
-  for (int i = threadIdx.x; i < 26 * FIRST; i += 256) w[i] = step.descend(w[i], start[i], step.task.rate * ((slopes[0][i] + slopes[1][i]) + (slopes[2][i] + slopes[3][i])));
+  const float* anchor = starts + (size_t)step.task.anchor * WORKING;
+  for (int i = threadIdx.x; i < 26 * FIRST; i += 256) w[i] = step.descend(w[i], anchor[i], step.task.rate * ((slopes[0][i] + slopes[1][i]) + (slopes[2][i] + slopes[3][i])));
 }
 
 /// Adds the scores of the groups of each item, in order.

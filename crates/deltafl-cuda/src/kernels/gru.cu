@@ -60,7 +60,7 @@ struct Memory {
   alignas(8) u64 barriers[5]; // states even and odd, parts even and odd, logits
   // The task, stored here to save registers.
   Task task;
-  const float* start;
+  const float *start, *anchor; // w_t; the vector that `pull` multiplies
   float* local;
   const u32* order;
   u32 next;
@@ -102,7 +102,7 @@ struct Cluster {
 #else
     for (int i = tid; i < ALPHABET * GATES; i += THREADS) m.table[i % ALPHABET * TABLE_PITCH + i / ALPHABET] = m.start[AT_INPUT + row(i / ALPHABET) * ALPHABET + i % ALPHABET];
 #endif
-    for (int c = tid; c < GATES; c += THREADS) m.bias[c] = first_bias(c);
+    for (int c = tid; c < GATES; c += THREADS) m.bias[c] = bias_of(m.start, c);
     for (int u = tid; u < UNITS; u += THREADS) m.inner_bias[u] = m.start[AT_BIAS + 2 * HIDDEN + rank * UNITS + u];
     for (int i = tid; i < CLASSES * UNITS; i += THREADS) m.full[i / UNITS * FULL_PITCH + i % UNITS] = m.start[AT_FULL + i / UNITS * HIDDEN + rank * UNITS + i % UNITS];
     for (int i = tid; i < CLASSES; i += THREADS) m.full_bias[i] = m.start[AT_FULL_BIAS + i];
@@ -121,8 +121,8 @@ struct Cluster {
   }
 #endif
 
-  /// The starting values: b_ih + b_hh of r and z, b_ih of n.
-  __device__ float first_bias(int c) const { return m.start[AT_INPUT_BIAS + row(c)] + (c < 2 * UNITS ? m.start[AT_BIAS + row(c)] : 0.f); }
+  /// The biases of a vector: b_ih + b_hh of r and z, b_ih of n.
+  __device__ float bias_of(const float* from, int c) const { return from[AT_INPUT_BIAS + row(c)] + (c < 2 * UNITS ? from[AT_BIAS + row(c)] : 0.f); }
 
   /// Fetches the symbols and labels of step `s` with `count` threads, of which this is `who`.
   __device__ void fetch(const void* inputs, const u16* labels, u32 s, int who, int count) {
@@ -160,7 +160,6 @@ struct Computing {
   const int unit_tile = warp % UNIT_TILES, k_part = warp / UNIT_TILES;                        // products of 16 units × UNITS inputs
   float h[PAIRS][2], dh[PAIRS][2], r[PAIRS][2], z[PAIRS][2], n[PAIRS][2], a[PAIRS][2], before[PAIRS][2];
   float gradient[3][N_TILES][4];
-  float shrunk = 1.f; // what is left of the start in the biases
 
   __device__ Computing(Cluster& cluster, float* kept, float4* master) : c(cluster), m(cluster.m), kept(kept), master(master + tid) {}
 
@@ -531,10 +530,9 @@ struct Computing {
     }
   }
 
-  /// Computes W_hh ← keep·W_hh + pull·start − γ·gradient, and its fp16 parts.
+  /// Computes W_hh ← keep·W_hh + pull·anchor − γ·gradient, and its fp16 parts.
   __device__ void descend() {
     const float scale = m.task.rate / (SLOPE_SCALE * STATE_SCALE), keep = m.task.keep, pull = m.task.pull;
-    shrunk = shrunk * keep + pull;
 #pragma unroll
     for (int first = 0; first < 3 * N_TILES; first += 6) {
       float4 v[6];
@@ -547,7 +545,7 @@ struct Computing {
         v[j].x = fmaf(v[j].x, keep, -scale * slope[0]), v[j].y = fmaf(v[j].y, keep, -scale * slope[1]);
         v[j].z = fmaf(v[j].z, keep, -scale * slope[2]), v[j].w = fmaf(v[j].w, keep, -scale * slope[3]);
         if (pull != 0.f) {
-          const float* w = start_of(first + j);
+          const float* w = m.anchor + (start_of(first + j) - m.start);
           v[j].x = fmaf(pull, w[0], v[j].x), v[j].y = fmaf(pull, w[1], v[j].y);
           v[j].z = fmaf(pull, w[8 * HIDDEN], v[j].z), v[j].w = fmaf(pull, w[8 * HIDDEN + 1], v[j].w);
         }
@@ -564,6 +562,10 @@ struct Computing {
 
   __device__ void store() {
     float* const out = m.local;
+    float shrunk = 1.f, pulled = 0.f; // what the biases contain of the start and of another anchor
+    for (u32 s = Batches(m.task).count; s; s--)
+      if (m.anchor == m.start) shrunk = shrunk * m.task.keep + m.task.pull;
+      else shrunk *= m.task.keep, pulled = pulled * m.task.keep + m.task.pull;
     for (int j = 0; j < 3 * N_TILES; j++) {
       float* to = out + (start_of(j) - m.start);
       const float4 v = __ldcg(master + j * COMPUTING);
@@ -579,9 +581,12 @@ struct Computing {
     for (int k = tid; k < GATES; k += COMPUTING) {
       const int row = c.row(k);
       if (k < 2 * UNITS) { // b_ih and b_hh have moved by the same amount
-        const float moved = (m.bias[k] - shrunk * c.first_bias(k)) * .5f;
-        out[AT_INPUT_BIAS + row] = fmaf(shrunk, m.start[AT_INPUT_BIAS + row], moved);
-        out[AT_BIAS + row] = fmaf(shrunk, m.start[AT_BIAS + row], moved);
+        float rest = m.bias[k] - shrunk * c.bias_of(m.start, k);
+        if (pulled != 0.f) rest = fmaf(-pulled, c.bias_of(m.anchor, k), rest);
+        const float moved = rest * .5f;
+        float input = fmaf(shrunk, m.start[AT_INPUT_BIAS + row], moved), inner = fmaf(shrunk, m.start[AT_BIAS + row], moved);
+        if (pulled != 0.f) input = fmaf(pulled, m.anchor[AT_INPUT_BIAS + row], input), inner = fmaf(pulled, m.anchor[AT_BIAS + row], inner);
+        out[AT_INPUT_BIAS + row] = input, out[AT_BIAS + row] = inner;
       } else {
         out[AT_INPUT_BIAS + row] = m.bias[k];
         out[AT_BIAS + row] = m.inner_bias[k - 2 * UNITS];
@@ -643,10 +648,10 @@ struct Beside {
     for (int i = who; i < ALPHABET * TABLE_PITCH; i += COUNT) table[i] = 0.f;
 #else
     float* table = m.table;
-    if (keep != 1.f)
+    if (keep != 1.f || pull != 0.f)
       for (int i = who; i < ALPHABET * GATES; i += COUNT) {
         const int at = i % ALPHABET * TABLE_PITCH + i / ALPHABET;
-        table[at] = keep * table[at] + (pull != 0.f ? pull * m.start[AT_INPUT + c.row(i / ALPHABET) * ALPHABET + i % ALPHABET] : 0.f);
+        table[at] = keep * table[at] + (pull != 0.f ? pull * m.anchor[AT_INPUT + c.row(i / ALPHABET) * ALPHABET + i % ALPHABET] : 0.f);
       }
 #endif
     // Two columns of the table or of b_hn per thread. The table uses the slopes of n, b_hn those of
@@ -661,13 +666,13 @@ struct Beside {
       if (e < CLASSES * UNITS) {
         float& w = m.full[o * FULL_PITCH + k];
         w = fmaf(w, keep, -rate * full[i]);
-        if (pull != 0.f) w = fmaf(pull, m.start[AT_FULL + o * HIDDEN + c.rank * UNITS + k], w);
+        if (pull != 0.f) w = fmaf(pull, m.anchor[AT_FULL + o * HIDDEN + c.rank * UNITS + k], w);
       }
     }
     if (who < CLASSES) {
       float& w = m.full_bias[who];
       w = fmaf(w, keep, -rate * full_bias);
-      if (pull != 0.f) w = fmaf(pull, m.start[AT_FULL_BIAS + who], w);
+      if (pull != 0.f) w = fmaf(pull, m.anchor[AT_FULL_BIAS + who], w);
     }
     for (int t = LEN - 1; t >= 0; t--) {
       if (t < LEN - 1) {
@@ -707,16 +712,16 @@ struct Beside {
         }
       }
     }
-    const auto descend = [&](float& w, float slope, float start) { w = fmaf(w, keep, -slope) + (pull != 0.f ? pull * start : 0.f); };
+    const auto descend = [&](float& w, float slope, float anchor) { w = fmaf(w, keep, -slope) + (pull != 0.f ? pull * anchor : 0.f); };
     if (of_table) { // b_ih and b_hh of r and z move together, so their sum moves twice as far
       const float f = (column < 2 * UNITS ? 2.f : 1.f) * rate / SLOPE_SCALE;
-      descend(m.bias[column], f * total.x, c.first_bias(column));
-      descend(m.bias[column + 1], f * total.y, c.first_bias(column + 1));
+      descend(m.bias[column], f * total.x, c.bias_of(m.anchor, column));
+      descend(m.bias[column + 1], f * total.y, c.bias_of(m.anchor, column + 1));
     } else if (of_inner) {
       const int u = 2 * (who - 96);
-      const float* start = m.start + AT_BIAS + 2 * HIDDEN + c.rank * UNITS + u;
-      descend(m.inner_bias[u], rate / SLOPE_SCALE * total.x, start[0]);
-      descend(m.inner_bias[u + 1], rate / SLOPE_SCALE * total.y, start[1]);
+      const float* anchor = m.anchor + AT_BIAS + 2 * HIDDEN + c.rank * UNITS + u;
+      descend(m.inner_bias[u], rate / SLOPE_SCALE * total.x, anchor[0]);
+      descend(m.inner_bias[u + 1], rate / SLOPE_SCALE * total.y, anchor[1]);
     }
   }
 };
@@ -748,14 +753,14 @@ __device__ void descend_embedding(Cluster& c) {
     const int i = c.tid + e * THREADS;
     if (i < GATES * EMBEDDING) {
       m.input[i] = fmaf(m.input[i], keep, slopes[e]);
-      if (pull != 0.f) m.input[i] = fmaf(pull, m.start[AT_INPUT + c.row(i / EMBEDDING) * EMBEDDING + i % EMBEDDING], m.input[i]);
+      if (pull != 0.f) m.input[i] = fmaf(pull, m.anchor[AT_INPUT + c.row(i / EMBEDDING) * EMBEDDING + i % EMBEDDING], m.input[i]);
     }
   }
   for (int i = c.tid; i < ALPHABET * EMBEDDING; i += THREADS) {
     float sum = 0.f;
     for (int from = 0; from < CLUSTER; from++) sum += m.embedding_slopes[from][i];
     m.embedding[i] = fmaf(m.embedding[i], keep, sum);
-    if (pull != 0.f) m.embedding[i] = fmaf(pull, m.start[i], m.embedding[i]);
+    if (pull != 0.f) m.embedding[i] = fmaf(pull, m.anchor[i], m.embedding[i]);
   }
   __syncthreads();
   c.fill_table();
@@ -797,6 +802,7 @@ update(const Task* tasks, u32 count, u32* queue, const float* params, const u32*
     if (tid == 0) {
       m.task = tasks[m.next];
       m.start = params + (size_t)m.task.params * PARAMS;
+      m.anchor = params + (size_t)m.task.anchor * PARAMS;
       m.local = local + (size_t)m.task.slot * PARAMS;
       m.order = order + m.task.order;
     }

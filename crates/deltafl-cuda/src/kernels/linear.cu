@@ -3,7 +3,7 @@
 // Thread (quad q of classes, group g of inputs) holds W[g + GROUPS·i][4q … 4q+3] for all i. A step is
 //   logits    partial sums per warp, over its groups, then over the warps in their order
 //   residuals a warp per example
-//   descent   W ← keep·W + pull·W₀ − γ/b Σ x (p − 1[y])
+//   descent   W ← keep·W + pull·anchor − γ/b Σ x (p − 1[y])
 // The next batch is fetched from the resident data concurrently.
 //
 // Macros: INPUTS, CLASSES, BATCH (even, concurrent examples), BYTES (grey levels, otherwise
@@ -126,7 +126,7 @@ struct Block {
     return row;
   }
 
-  __device__ void descend(float keep, float pull, const float* start) {
+  __device__ void descend(float keep, float pull, const float* anchor) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
 #pragma unroll
@@ -137,7 +137,7 @@ struct Block {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
           const int j = input(i), k = 4 * quad + c;
-          if (j < INPUTS && k < CLASSES) w[i][c] = fmaf(pull, start[j * CLASSES + k], w[i][c]);
+          if (j < INPUTS && k < CLASSES) w[i][c] = fmaf(pull, anchor[j * CLASSES + k], w[i][c]);
         }
     }
 #pragma unroll 1
@@ -171,7 +171,7 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
   extern __shared__ __align__(16) u8 shared[];
   const Task task = tasks[blockIdx.x];
   const Batches batches(task);
-  const float* start = params + (size_t)task.params * INPUTS * CLASSES;
+  const float *start = params + (size_t)task.params * INPUTS * CLASSES, *anchor = params + (size_t)task.anchor * INPUTS * CLASSES;
   order += task.order;
   Block block(*(Memory*)shared);
   block.load(start);
@@ -198,7 +198,7 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
         if (block.lane + 32 * k < CLASSES) block.m.residuals[(block.lane + 32 * k) * PITCH + b] = b < size ? row.z[k] : 0.f;
     }
     __syncthreads();
-    block.descend(task.keep, task.pull, start);
+    block.descend(task.keep, task.pull, anchor);
   }
   block.store(local + (size_t)task.slot * INPUTS * CLASSES);
 }

@@ -6,7 +6,7 @@
 // next product uses it as a factor, so W never moves. A step is
 //   logits    W x     partial sums per warp, over its tiles, then over the warps in their order
 //   residuals         a warp per example
-//   descent   W ← keep·W + pull·W₀ − γ/b Σ (p − 1[y]) xᵀ
+//   descent   W ← keep·W + pull·anchor − γ/b Σ (p − 1[y]) xᵀ
 // x is split into two parts when it is unpacked, W and the residuals before they are multiplied.
 // The next batch is fetched from the resident data concurrently.
 //
@@ -194,7 +194,7 @@ struct Block {
   }
 
   /// `step` is −γ/b.
-  __device__ void descend(float step, float keep, float pull, const float* start) {
+  __device__ void descend(float step, float keep, float pull, const float* anchor) {
     const u32 at = shared_address(m.residuals[0]) + ((lane >> 4) * 8 + (lane & 7)) * RESIDUAL_ROW + (row + (lane >> 3 & 1) * 8) * 2;
     const u32 x = shared_address(m.x[0]) + ((lane >> 3 & 1) * 8 + (lane & 7)) * X_ROW + (lane >> 4) * 16;
     u32 high[4], low[4];
@@ -203,7 +203,7 @@ struct Block {
     if (pull != 0.f) {
       each_tile<true>([&](int tile, float(&entries)[8]) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) entries[e] = fmaf(entries[e], keep, exists(tile, e) ? pull * start[place(tile, e)] : 0.f);
+        for (int e = 0; e < 8; e++) entries[e] = fmaf(entries[e], keep, exists(tile, e) ? pull * anchor[place(tile, e)] : 0.f);
       });
       keep = 1.f;
     }
@@ -226,7 +226,7 @@ update(const Task* tasks, const float* params, const u32* order, const u8* input
   extern __shared__ __align__(16) u8 shared[];
   const Task task = tasks[blockIdx.x];
   const Batches batches(task);
-  const float* start = params + (size_t)task.params * INPUTS * CLASSES;
+  const float *start = params + (size_t)task.params * INPUTS * CLASSES, *anchor = params + (size_t)task.anchor * INPUTS * CLASSES;
   order += task.order;
   Block block(*(Memory*)shared, scale, shift);
   Memory& m = block.m;
@@ -255,7 +255,7 @@ update(const Task* tasks, const float* params, const u32* order, const u8* input
     if (warp < BATCH) block.residuals(warp, warp < size, label);
     if (tid < EXAMPLES) m.order[s & 1][tid] = next;
     __syncthreads();
-    block.descend(-task.rate / size, task.keep, task.pull, start);
+    block.descend(-task.rate / size, task.keep, task.pull, anchor);
   }
   block.store(local + (size_t)task.slot * INPUTS * CLASSES);
 }

@@ -33,7 +33,7 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
   __shared__ Memory m;
   const Task task = tasks[blockIdx.x];
   const Batches batches(task);
-  const float* start = params + (size_t)task.params * INPUTS;
+  const float *start = params + (size_t)task.params * INPUTS, *anchor = params + (size_t)task.anchor * INPUTS;
   const Normal normal{scale, shift};
   const int lane = threadIdx.x;
   order += task.order;
@@ -53,7 +53,7 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
       w[i] *= task.keep;
-      if (task.pull != 0.f && lane + 32 * i < INPUTS) w[i] = fmaf(task.pull, start[lane + 32 * i], w[i]);
+      if (task.pull != 0.f && lane + 32 * i < INPUTS) w[i] = fmaf(task.pull, anchor[lane + 32 * i], w[i]);
     }
 #pragma unroll 2
     for (u32 b = 0; b < size; b++) {

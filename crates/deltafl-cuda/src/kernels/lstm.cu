@@ -62,15 +62,15 @@ struct Block {
     __syncthreads();
   }
 
-  /// Returns an entry of the matrices at the start: 56 columns of W with the bias, then those of U.
-  __device__ float first(int r, int c) const {
+  /// Returns an entry of the matrices of a vector: 56 columns of W with the bias, then those of U.
+  __device__ static float entry(const float* from, int r, int c) {
     if (r >= GATES) return 0.f;
-    if (c < 56) return c < DIM ? start[r * DIM + c] : c == DIM ? start[AT_INPUT_BIAS + r] + start[AT_BIAS + r] : 0.f;
-    return c - 56 < UNITS ? start[AT_RECURRENT + r * UNITS + c - 56] : 0.f;
+    if (c < 56) return c < DIM ? from[r * DIM + c] : c == DIM ? from[AT_INPUT_BIAS + r] + from[AT_BIAS + r] : 0.f;
+    return c - 56 < UNITS ? from[AT_RECURRENT + r * UNITS + c - 56] : 0.f;
   }
-  __device__ float4 first_tile(int j) const {
+  __device__ float4 tile_of(const float* from, int j) const {
     const int r = row + g, c = j * 8 + 2 * t4;
-    return make_float4(first(r, c), first(r, c + 1), first(r + 8, c), first(r + 8, c + 1));
+    return make_float4(entry(from, r, c), entry(from, r, c + 1), entry(from, r + 8, c), entry(from, r + 8, c + 1));
   }
   /// Writes both parts of a tile.
   __device__ void put(int j, float4 v) {
@@ -83,7 +83,7 @@ struct Block {
   }
   __device__ void load() {
     if (computing)
-      for (int j = 0; j < TILES; j++) put(j, first_tile(j));
+      for (int j = 0; j < TILES; j++) put(j, tile_of(start, j));
     if (tid <= UNITS) m.full[tid] = start[AT_FULL + tid];
   }
 
@@ -208,14 +208,13 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
   float4* master = (float4*)(scratch + KEPT + KEPT_STATES) + tid;
   block.load();
   if (block.computing)
-    for (int j = 0; j < TILES; j++) __stcg(master + j * FETCHING, block.first_tile(j));
+    for (int j = 0; j < TILES; j++) __stcg(master + j * FETCHING, block.tile_of(block.start, j));
   const auto fetch_words = [&](u32 s) {
     const u32 first = batches.first(s), size = batches.size(s);
     block.fetch_words(inputs, s & 1, [&](int b) { return order[first + (b < size ? b : 0)]; });
   };
   fetch_words(0);
   __syncthreads();
-  float shrunk = 1.f; // what is left of the start in the biases
   for (u32 s = 0; s < batches.count; s++) {
     const int size = batches.size(s), stage = s & 1;
     block.forward(stage, kept, [&](int t) {
@@ -327,12 +326,12 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
       __syncthreads();
     }
 
-    // w ← keep·w + pull·start − γ·gradient
-    shrunk = shrunk * task.keep + task.pull;
+    // w ← keep·w + pull·anchor − γ·gradient
+    const float* anchor = params + (size_t)tasks[blockIdx.x].anchor * PARAMS;
     if (tid <= UNITS) {
       float sum = 0;
       for (int b = 0; b < BATCH; b++) sum += m.residuals[b] * (tid < UNITS ? m.last[tid * LAST + b] : 1.f);
-      m.full[tid] = fmaf(m.full[tid], task.keep, fmaf(task.pull, block.start[AT_FULL + tid], -task.rate * sum));
+      m.full[tid] = fmaf(m.full[tid], task.keep, fmaf(task.pull, anchor[AT_FULL + tid], -task.rate * sum));
     }
     if (block.computing) {
       const float scale = task.rate / (SLOPE_SCALE * STATE_SCALE);
@@ -343,7 +342,7 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
         v.x = fmaf(v.x, task.keep, -of_bias * gradient[j][0]), v.y = fmaf(v.y, task.keep, -scale * gradient[j][1]);
         v.z = fmaf(v.z, task.keep, -of_bias * gradient[j][2]), v.w = fmaf(v.w, task.keep, -scale * gradient[j][3]);
         if (task.pull != 0.f) {
-          const float4 w = block.first_tile(j);
+          const float4 w = block.tile_of(anchor, j);
           v.x = fmaf(task.pull, w.x, v.x), v.y = fmaf(task.pull, w.y, v.y), v.z = fmaf(task.pull, w.z, v.z), v.w = fmaf(task.pull, w.w, v.w);
         }
         __stcg(master + j * FETCHING, v);
@@ -354,7 +353,11 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
   }
 
   float* out = local + (size_t)task.slot * PARAMS;
-  const float* start = block.start;
+  const float *start = block.start, *anchor = params + (size_t)tasks[blockIdx.x].anchor * PARAMS;
+  float shrunk = 1.f, pulled = 0.f; // what the biases contain of the start and of another anchor
+  for (u32 s = 0; s < batches.count; s++)
+    if (anchor == start) shrunk = shrunk * task.keep + task.pull;
+    else shrunk *= task.keep, pulled = pulled * task.keep + task.pull;
   if (block.computing)
     for (int j = 0; j < TILES; j++) {
       const float4 v = __ldcg(master + j * FETCHING);
@@ -365,8 +368,13 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
         if (c < UNITS) {
           out[(j < 7 ? 0 : AT_RECURRENT) + r * UNITS + c] = entries[e];
         } else if (j == 6 && c == DIM) {
-          const float moved = (entries[e] - shrunk * block.first(r, DIM)) * .5f;
-          out[AT_INPUT_BIAS + r] = fmaf(shrunk, start[AT_INPUT_BIAS + r], moved), out[AT_BIAS + r] = fmaf(shrunk, start[AT_BIAS + r], moved);
+          // The rest of b_ih and b_hh is the same: they have moved together.
+          float rest = entries[e] - shrunk * Block::entry(start, r, DIM);
+          if (pulled != 0.f) rest = fmaf(-pulled, Block::entry(anchor, r, DIM), rest);
+          const float moved = rest * .5f;
+          float input = fmaf(shrunk, start[AT_INPUT_BIAS + r], moved), inner = fmaf(shrunk, start[AT_BIAS + r], moved);
+          if (pulled != 0.f) input = fmaf(pulled, anchor[AT_INPUT_BIAS + r], input), inner = fmaf(pulled, anchor[AT_BIAS + r], inner);
+          out[AT_INPUT_BIAS + r] = input, out[AT_BIAS + r] = inner;
         }
       }
     }

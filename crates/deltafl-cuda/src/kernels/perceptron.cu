@@ -69,9 +69,9 @@ struct Block {
     return row;
   }
 
-  /// Computes matrix ← keep·matrix + pull·start − γ Σ_b out[b] ⊗ in[b], and the same for the bias.
+  /// Computes matrix ← keep·matrix + pull·anchor − γ Σ_b out[b] ⊗ in[b], and the same for the bias.
   template <int N>
-  __device__ void descend(const Task& task, float* matrix, float* bias, const float* start, const float* start_bias, int rows, const float* out, const float (*in)[N]) {
+  __device__ void descend(const Task& task, float* matrix, float* bias, const float* anchor, const float* anchor_bias, int rows, const float* out, const float (*in)[N]) {
     for (int row = warp; row < rows; row += WARPS) {
       float slope[BATCH], total = 0.f;
 #pragma unroll
@@ -81,12 +81,12 @@ struct Block {
       }
       for (int i = lane; i < N; i += 32) {
         float w = task.keep * matrix[row * N + i];
-        if (task.pull != 0.f) w = fmaf(task.pull, start[row * N + i], w);
+        if (task.pull != 0.f) w = fmaf(task.pull, anchor[row * N + i], w);
 #pragma unroll
         for (int b = 0; b < BATCH; b++) w = fmaf(slope[b], in[b][i], w);
         matrix[row * N + i] = w;
       }
-      if (lane == 0) bias[row] = fmaf(task.keep, bias[row], fmaf(task.pull, start_bias[row], total));
+      if (lane == 0) bias[row] = fmaf(task.keep, bias[row], fmaf(task.pull, anchor_bias[row], total));
     }
   }
 };
@@ -98,7 +98,7 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
   Memory& m = block.m;
   const Task task = tasks[blockIdx.x];
   const Batches batches(task);
-  const float* start = params + (size_t)task.params * PARAMS;
+  const float *start = params + (size_t)task.params * PARAMS, *anchor = params + (size_t)task.anchor * PARAMS;
   float* w = local + (size_t)task.slot * PARAMS;
   order += task.order;
   for (int i = block.tid; i < PARAMS; i += THREADS) w[i] = start[i];
@@ -128,8 +128,8 @@ update(const Task* tasks, const float* params, const u32* order, const Feature* 
       for (int b = 0; b < BATCH; b++) m.slopes[b][j] = m.h[b][j] > 0.f ? sum[b] : 0.f;
     }
     __syncthreads();
-    block.descend<HIDDEN>(task, w + AT_SECOND, w + AT_BIAS_2, start + AT_SECOND, start + AT_BIAS_2, CLASSES, &m.z[0][0], m.h);
-    block.descend<INPUTS>(task, w, w + AT_BIAS_1, start, start + AT_BIAS_1, HIDDEN, &m.slopes[0][0], m.x);
+    block.descend<HIDDEN>(task, w + AT_SECOND, w + AT_BIAS_2, anchor + AT_SECOND, anchor + AT_BIAS_2, CLASSES, &m.z[0][0], m.h);
+    block.descend<INPUTS>(task, w, w + AT_BIAS_1, anchor, anchor + AT_BIAS_1, HIDDEN, &m.slopes[0][0], m.x);
     __syncthreads();
   }
 }

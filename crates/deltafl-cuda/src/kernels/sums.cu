@@ -1,12 +1,13 @@
-// Updates as integers, summed modulo 2^64: α·ω·(w_k − w)·2^24, ties to even. `params::UpdateCode`
-// is the CPU code of the same sum. Both agree bit for bit on the same w_k. Integer sums do not
-// depend on order.
+// Updates as integers, summed modulo 2^64: α·ω·(w_k − w)·2^24, ties to even, clipped if the round
+// has a bound. `params::UpdateCode` is the CPU code of the same sum. Both agree bit for bit on the
+// same w_k. Integer sums do not depend on order.
 
 #include "common.cuh"
 
 /// A completed local update and the sum that it belongs to.
 struct Trained {
   double weight;  // α·ω
+  double factor;  // of a clipped update, else 1
   u32 params;     // w
   u32 slot;       // w_k
   u32 query;      // which sum
@@ -15,14 +16,31 @@ struct Trained {
 
 constexpr int PER_BLOCK = 16;
 
-__device__ __forceinline__ double scaled(float local, float start, double weight) {
-  return ((double)local - (double)start) * (weight * 16777216.0);
+/// Computes min(1, C/‖w_k − w‖) of each update: a warp each. Like `kernel::fixed_point`, sixteen
+/// lanes add the squares of every sixteenth entry, then the lanes in their order, then the entries
+/// after the last whole row.
+extern "C" __global__ void __launch_bounds__(32) clip_updates(Trained* trained, const float* __restrict__ params, const float* __restrict__ local, u32 len, double clip) {
+  Trained& t = trained[blockIdx.x];
+  const float *from = params + (size_t)t.params * len, *to = local + (size_t)t.slot * len;
+  const u32 lane = threadIdx.x & 15, whole = len / 16 * 16;
+  const auto square = [&](u32 i) {
+    const double change = __dadd_rn((double)to[i], -(double)from[i]);
+    return __dmul_rn(change, change);
+  };
+  double sum = 0.;
+#pragma unroll 16 // loads of many rows on their way at once
+  for (u32 i = lane; i < whole; i += 16) sum = __dadd_rn(sum, square(i));
+  double total = 0.;
+  for (int k = 0; k < 16; k++) total = __dadd_rn(total, __shfl_sync(ALL, sum, k));
+  for (u32 i = whole; i < len; i++) total = __dadd_rn(total, square(i));
+  const double norm = __dsqrt_rn(total);
+  if (threadIdx.x == 0) t.factor = norm > clip ? __ddiv_rn(clip, norm) : 1.;
 }
 
 /// Returns entry `i` of the code of an update: those of w_k − w, then weight, kept and rejected.
 __device__ __forceinline__ u64 coded(const Trained& t, const float* params, const float* local, u32 len, u32 i, double limit, bool& bad) {
   if (i < len) {
-    const double entry = ((double)local[(size_t)t.slot * len + i] - (double)params[(size_t)t.params * len + i]) * (t.weight * 16777216.0);
+    const double entry = ((double)local[(size_t)t.slot * len + i] - (double)params[(size_t)t.params * len + i]) * (t.weight * t.factor * 16777216.0);
     bad = !(fabs(entry) <= limit);
     return (u64)__double2ll_rn(entry);
   }

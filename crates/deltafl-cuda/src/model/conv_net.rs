@@ -52,7 +52,7 @@ pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuErro
 fn source(kind: InputKind, classes: usize) -> KernelSource {
     let bytes = usize::from(matches!(kind, InputKind::Bytes { .. }));
     let sizes = vec![("CLASSES", classes), ("BYTES", bytes)];
-    KernelSource { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu"), sizes }
+    KernelSource { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu").into(), sizes }
 }
 
 /// The kernels and their sizes.
@@ -123,7 +123,7 @@ impl Trainer for ConvTrainer {
     fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError> {
         let (kernels, stream, tasks) = (&self.kernels, updates.stream, updates.tasks);
         let count = tasks.len() as u32;
-        let vectors = tasks.iter().map(|task| task.params + 1).max().unwrap_or(0);
+        let vectors = tasks.iter().map(|task| task.params.max(task.anchor) + 1).max().unwrap_or(0);
         self.starts.reserve(vectors as usize * kernels.working)?;
         self.working.reserve(tasks.len() * kernels.working)?;
         self.scratch.reserve(tasks.len() * kernels.scratch)?;
@@ -157,6 +157,10 @@ impl Trainer for ConvTrainer {
     fn bytes_per_task(&self) -> u64 {
         (4 * self.kernels.working + self.kernels.scratch) as u64
     }
+
+    fn bytes_per_vector(&self) -> u64 {
+        4 * self.kernels.working as u64
+    }
 }
 
 struct ConvScorer {
@@ -173,7 +177,7 @@ struct ConvScorer {
 
 impl Scorer for ConvScorer {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
-        let (groups, first_group) = groups(pass);
+        let (groups, first_group) = pass.groups(BATCH);
         let (kernels, stream) = (&self.kernels, pass.stream);
         self.groups.send(groups.len(), |host| host.copy_from_slice(&groups))?;
         self.first_group.send(first_group.len(), |host| host.copy_from_slice(&first_group))?;
@@ -232,26 +236,4 @@ impl ConvScorer {
         let args = [list, working, pass.columns.labels(), scratch, losses, errors];
         run(&kernels.full_score, (count, 1), &args)
     }
-}
-
-/// Returns the items as tasks of sixteen images each, and the first group of each item.
-fn groups(pass: &Scores<'_>) -> (Vec<Task>, Vec<u32>) {
-    let (mut groups, mut first_group) = (Vec::new(), vec![0]);
-    for item in pass.items {
-        for start in (0..item.count).step_by(BATCH) {
-            groups.push(Task {
-                order: item.first + u64::from(start),
-                params: 0,
-                draws: (item.count - start).min(BATCH as u32),
-                passes: 1,
-                batch: BATCH as u32,
-                rate: 0.0,
-                keep: 1.0,
-                pull: 0.0,
-                slot: 0,
-            });
-        }
-        first_group.push(groups.len() as u32);
-    }
-    (groups, first_group)
 }

@@ -61,13 +61,13 @@ impl Sizes {
     fn update(self) -> KernelSource {
         let mut sizes = self.macros();
         sizes.push(("CLUSTER", CLUSTER as usize));
-        KernelSource { name: "gru.cu", text: include_str!("../kernels/gru.cu"), sizes }
+        KernelSource { name: "gru.cu", text: include_str!("../kernels/gru.cu").into(), sizes }
     }
 
     fn score(self) -> KernelSource {
         KernelSource {
             name: "gru_score.cu",
-            text: include_str!("../kernels/gru_score.cu"),
+            text: include_str!("../kernels/gru_score.cu").into(),
             sizes: self.macros(),
         }
     }
@@ -144,6 +144,10 @@ impl Trainer for Clusters {
     }
 
     fn bytes_per_task(&self) -> u64 {
+        0
+    }
+
+    fn bytes_per_vector(&self) -> u64 {
         0
     }
 }

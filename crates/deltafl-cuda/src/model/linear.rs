@@ -62,7 +62,7 @@ pub(super) fn sources() -> Vec<KernelSource> {
 
 fn grey_source(inputs: usize, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![("INPUTS", inputs), ("CLASSES", classes), ("BATCH", batch)];
-    KernelSource { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
+    KernelSource { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu").into(), sizes }
 }
 
 fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
@@ -82,7 +82,7 @@ fn source(kind: InputKind, classes: usize, batch: usize) -> KernelSource {
         ("BATCH", batch.next_multiple_of(2)),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    KernelSource { name: "linear.cu", text: include_str!("../kernels/linear.cu"), sizes }
+    KernelSource { name: "linear.cu", text: include_str!("../kernels/linear.cu").into(), sizes }
 }
 
 /// Returns the features per example. The model has already rejected federations of words or text.

@@ -36,5 +36,5 @@ fn source(kind: InputKind, batch: usize) -> KernelSource {
         ("BATCH", batch),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    KernelSource { name: "logistic.cu", text: include_str!("../kernels/logistic.cu"), sizes }
+    KernelSource { name: "logistic.cu", text: include_str!("../kernels/logistic.cu").into(), sizes }
 }

@@ -37,7 +37,7 @@ pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuErro
 
 fn source(len: usize, batch: usize) -> KernelSource {
     let sizes = vec![("LEN", len), ("BATCH", batch)];
-    KernelSource { name: "lstm.cu", text: include_str!("../kernels/lstm.cu"), sizes }
+    KernelSource { name: "lstm.cu", text: include_str!("../kernels/lstm.cu").into(), sizes }
 }
 
 /// Returns the length of a sequence.
@@ -89,6 +89,10 @@ impl Trainer for LstmTrainer {
 
     fn bytes_per_task(&self) -> u64 {
         self.scratch_bytes as u64
+    }
+
+    fn bytes_per_vector(&self) -> u64 {
+        0
     }
 }
 

@@ -56,6 +56,10 @@ impl Trainer for PerBlock {
     fn bytes_per_task(&self) -> u64 {
         0
     }
+
+    fn bytes_per_vector(&self) -> u64 {
+        0
+    }
 }
 
 impl Scorer for PerBlock {

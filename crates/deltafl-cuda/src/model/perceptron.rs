@@ -30,5 +30,5 @@ fn source(kind: InputKind, hidden: usize, classes: usize, batch: usize) -> Kerne
         ("BATCH", batch),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    KernelSource { name: "perceptron.cu", text: include_str!("../kernels/perceptron.cu"), sizes }
+    KernelSource { name: "perceptron.cu", text: include_str!("../kernels/perceptron.cu").into(), sizes }
 }

@@ -4,12 +4,16 @@ use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
 };
 use deltafl::kernel::Isa;
-use deltafl::model::{CONV_NET, GRU, LSTM, Model, ModelDefinition, ModelSpec, PERCEPTRON};
+use deltafl::model::{
+    CONV_NET, FOURIER, GRU, LINEAR, LOGISTIC, LSTM, Model, ModelDefinition, ModelSpec, PERCEPTRON,
+};
 use deltafl::options::OptionValue;
 use deltafl::params::Params;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 use deltafl_cuda::{GpuDevice, KernelCache};
+
+mod stacks;
 
 /// A model on a federation.
 pub(crate) struct Case {
@@ -159,6 +163,48 @@ fn all_cases() -> Vec<Case> {
         Case::new("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
         Case::new("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
     ]
+    .into_iter()
+    .chain(general_cases())
+    .chain(stacks::cases())
+    .collect()
+}
+
+/// Returns shapes without specialised kernels.
+fn general_cases() -> Vec<Case> {
+    let channels = |pair| CONV_NET.spec_with([("channels", OptionValue::WholePair(pair))]).unwrap();
+    let intercept =
+        |model: &'static ModelDefinition| model.spec_with([("intercept", OptionValue::Truth(true))]).unwrap();
+    let embedded = |hidden| {
+        let options = [("hidden", OptionValue::Whole(hidden)), ("embedding", OptionValue::Whole(8))];
+        GRU.spec_with(options).unwrap()
+    };
+    let convolutions = vec![
+        Case::new("general conv-net", images(784, 10), channels([8, 16]), 16, 0.1),
+        Case::new("general conv-net in large batches", images(784, 62), conv_net(), 20, 0.1),
+        Case::new("general conv-net, larger tables", tables(1024, 7), channels([33, 70]), 10, 0.1),
+        Case::new("general odd conv-net", tables(17 * 17, 3), channels([3, 5]), 8, 0.1),
+    ];
+    // A max-pool or ReLU that flips changes a path, so single devices may differ more.
+    let convolutions = convolutions.into_iter().map(|case| Case { step_tolerance: 1e-2, ..case });
+    vec![
+        Case::new("general linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.005),
+        Case::new("general wide linear", images(100, 200), ModelSpec::LINEAR, 20, 0.05),
+        Case::new("general linear, intercept", tables(61, 10), intercept(&LINEAR), 8, 0.05),
+        Case::new("general logistic, intercept", tables(50, 2), intercept(&LOGISTIC), 10, 0.5),
+        Case::new("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 600), 40, 0.1),
+        Case::new("general gru 64", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.5),
+        Case::new("general gru 96, large batches", texts(7, 90), sized(&GRU, "hidden", 96), 33, 0.5),
+        Case::new("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
+        Case::new("general gru 49, words", words(5, 40, 7), sized(&GRU, "hidden", 49), 10, 0.5),
+        Case::new("general gru 37, embedded", texts(9, 31), embedded(37), 16, 0.2),
+        Case::new("general gru of one time step", texts(1, 31), sized(&GRU, "hidden", 16), 16, 0.2),
+        Case::new("general lstm 64", words(25, 2000, 2), sized(&LSTM, "hidden", 64), 10, 0.5),
+        Case::new("general lstm 49", words(4, 300, 2), sized(&LSTM, "hidden", 49), 16, 0.5),
+        Case::new("general lstm 256", words(11, 300, 2), sized(&LSTM, "hidden", 256), 20, 0.5),
+    ]
+    .into_iter()
+    .chain(convolutions)
+    .collect()
 }
 
 fn conv_net() -> ModelSpec {
@@ -169,19 +215,11 @@ fn sized(model: &'static ModelDefinition, option: &str, size: u64) -> ModelSpec 
     model.spec_with([(option, OptionValue::Whole(size))]).unwrap()
 }
 
-/// Returns shapes without kernels.
+/// Returns models without kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![
-        Case::new("gru", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.1),
-        Case::new(
-            "conv-net",
-            images(784, 62),
-            CONV_NET.spec_with([("channels", OptionValue::WholePair([8, 16]))]).unwrap(),
-            16,
-            0.1,
-        ),
-        Case::new("lstm", words(25, 300, 2), sized(&LSTM, "hidden", 49), 10, 0.5),
-        Case::new("linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.1),
+        Case::new("fourier", tables(20, 3), FOURIER.spec(), 16, 0.1),
+        Case::new("stack", tables(20, 3), stacks::with_dropout(), 16, 0.1),
     ]
 }
 

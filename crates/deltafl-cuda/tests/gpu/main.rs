@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cases;
+mod corrections;
 mod reference;
 
 use cases::{Case, device, every_case};

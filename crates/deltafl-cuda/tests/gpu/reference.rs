@@ -29,6 +29,17 @@ pub(crate) fn cpu_local(
     plan: &LocalPlan,
     round: &RoundKey,
 ) -> Vec<f32> {
+    cpu_drifting(case, device, plan, round, &vec![0.0; case.params.len()])
+}
+
+/// Computes w ← w − γ(∇f + λw + μ(w − w_t) + drift), in f64 between gradients.
+pub(crate) fn cpu_drifting(
+    case: &Case,
+    device: FederationIndex,
+    plan: &LocalPlan,
+    round: &RoundKey,
+    drift: &[f32],
+) -> Vec<f32> {
     let examples = case.federation.examples(device);
     let mut stream = update_stream(round, stream_key(case.federation.id(device)));
     let start: Vec<f64> = case.params.as_slice().iter().map(|&w| f64::from(w)).collect();
@@ -41,8 +52,8 @@ pub(crate) fn cpu_local(
         let now: Vec<f32> = w.iter().map(|&w| w as f32).collect();
         case.model.gradient(&now, batch, &mut gradient, &mut scratch);
         let [rate, l2, mu] = [plan.learning_rate, plan.l2, plan.proximal].map(f64::from);
-        for ((w, &start), &slope) in w.iter_mut().zip(&start).zip(&gradient) {
-            *w -= rate * (f64::from(slope) + l2 * *w + mu * (*w - start));
+        for (((w, &start), &slope), &drift) in w.iter_mut().zip(&start).zip(&gradient).zip(drift) {
+            *w -= rate * (f64::from(slope) + l2 * *w + mu * (*w - start) + f64::from(drift));
         }
     };
     match plan.work {

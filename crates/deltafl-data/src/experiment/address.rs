@@ -37,6 +37,8 @@ impl Experiment {
         let mut parts = key.split('.');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("seeds" | "algorithm"), None, ..) => true,
+            // Residuals contain layers as well.
+            (Some("model"), Some("layers"), ..) => key.ends_with("layers"),
             (Some("model"), Some(option), None, _) => {
                 let mut options = MODELS.iter().flat_map(|model| model.options);
                 let pair = |kind: OptionKind| matches!(kind, OptionKind::WholePair(_));

@@ -16,6 +16,7 @@ use deltafl::cohort::{Availability, Diurnal};
 use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs, Roles, SyntheticLogistic, Tweets};
 use deltafl::data::{GivenSplit, WithinSplit};
 use deltafl::model::MODELS;
+use deltafl::model::stack::{LAYERS, RESIDUAL};
 use deltafl::number::{NonNegative, Positive};
 use deltafl::options::{OptionDefault, OptionSpec, OptionValue};
 use deltafl::terms::Clip;
@@ -175,6 +176,7 @@ fn typed_keys() -> Vec<Key> {
     keys.extend([split, within, given].concat());
     keys.extend(source_keys());
     keys.extend(model_keys());
+    keys.extend(layer_keys());
     keys.extend(local);
     keys.extend([decay, availability, diurnal, privacy, adversary].concat());
     keys.extend(algorithm_keys());
@@ -213,6 +215,17 @@ fn model_keys() -> Vec<Key> {
     let owners = MODELS.iter().map(|model| (model.kind, options("model", model.options)));
     let l2 = Key::with_default("model.l2".to_owned(), &NonNegative::default());
     [vec![kind, l2], merged(owners.collect())].concat()
+}
+
+fn layer_keys() -> Vec<Key> {
+    const TABLE: &str = "model.layers[]";
+    let about: Vec<String> =
+        LAYERS.iter().map(|layer| format!("`{}`: {}.", layer.kind, layer.about)).collect();
+    let kind = Key { about: about.join(" "), ..Key::kind(TABLE, LAYERS.iter().map(|layer| layer.kind)) };
+    let owners = LAYERS.iter().map(|layer| (layer.kind, options(TABLE, layer.options)));
+    let layers = Key::new(&format!("{TABLE}.layers"), KeyKind::Layers, DefaultValue::Required);
+    let layers = Key { only: vec![RESIDUAL.to_owned()], ..layers };
+    [vec![kind], merged(owners.collect()), vec![layers]].concat()
 }
 
 fn algorithm_keys() -> Vec<Key> {

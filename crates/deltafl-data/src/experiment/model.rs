@@ -44,6 +44,9 @@ impl Serialize for ModelSection {
         for (option, value) in given {
             map.serialize_entry(option.name, value)?;
         }
+        if !self.spec.layers().is_empty() {
+            map.serialize_entry("layers", self.spec.layers())?;
+        }
         if let Some(external) = &self.external {
             map.serialize_entry("external", external)?;
         }

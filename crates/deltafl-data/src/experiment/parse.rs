@@ -1,5 +1,7 @@
 //! Parses experiment files. Every error has the place in the file.
 
+mod layers;
+
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -12,8 +14,10 @@ use super::{
 };
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
+use deltafl::model::stack::{RESIDUAL, STACK};
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
 use deltafl::terms::TrackSchedule;
+pub use layers::layer_span;
 
 /// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -161,7 +165,7 @@ fn algorithms(sections: Spanned<DeValue<'_>>) -> Result<Vec<AlgorithmSection>, I
 fn algorithm(mut section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
     let external: Option<ExternalSection> = external(&mut section)?;
     let known: Vec<Entry> = ALGORITHMS.iter().map(|algorithm| (algorithm.kind, algorithm.options)).collect();
-    let table = OptionTable::read(section, "algorithm", &known)?;
+    let table = OptionTable::read(section, "algorithm", &known, &["l2"])?;
     let given: Vec<(&str, Vec<OptionValue>)> =
         table.given.iter().map(|(option, _, values)| (option.name, values.clone())).collect();
     let section = AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2);
@@ -181,10 +185,31 @@ fn external<'de, T: Deserialize<'de>>(
 
 fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
     let external: Option<toml::Table> = external(&mut section)?;
+    let layers_value = layers::remove(&mut section);
+    if layers_value.is_some()
+        && let DeValue::Table(table) = section.get_mut()
+        && !table.contains_key("kind")
+    {
+        // Layers without a kind are a stack.
+        table.insert(
+            Spanned::new(0..0, "kind".into()),
+            Spanned::new(0..0, DeValue::String(STACK.kind.into())),
+        );
+    }
     let known: Vec<Entry> = MODELS.iter().map(|model| (model.kind, model.options)).collect();
-    let table = OptionTable::read(section, "model", &known)?;
+    let table = OptionTable::read(section, "model", &known, &["l2"])?;
     let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
-    let spec = MODELS[table.entry].spec_with(given).map_err(|error| table.locate(error))?;
+    let definition = MODELS[table.entry];
+    let spec = definition.spec_with(given).map_err(|error| table.locate(error))?;
+    let spec = match layers_value {
+        Some(value) if !std::ptr::eq(definition, &STACK) => {
+            let message =
+                format!("{} has no layers; a model of layers has kind = \"stack\"", definition.kind);
+            return Err(InvalidExperiment::new(message, layers::first_span(&value)));
+        }
+        Some(value) => spec.with_layers(layers::read(value)?),
+        None => spec,
+    };
     Ok(ModelSection { spec, l2: table.l2.unwrap_or_default(), external })
 }
 
@@ -202,8 +227,13 @@ struct OptionTable {
 }
 
 impl OptionTable {
-    /// Reads a table; `what` names it in messages.
-    fn read(section: Spanned<DeValue<'_>>, what: &str, known: &[Entry]) -> Result<Self, InvalidExperiment> {
+    /// Reads a table; `what` names it in messages. `extra` contains `l2` if the table may contain it.
+    fn read(
+        section: Spanned<DeValue<'_>>,
+        what: &str,
+        known: &[Entry],
+        extra: &[&'static str],
+    ) -> Result<Self, InvalidExperiment> {
         let span = section.span();
         let kinds = || known.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ");
         let DeValue::Table(mut table) = section.into_inner() else {
@@ -219,12 +249,13 @@ impl OptionTable {
             let message = format!("unknown {what}: expected one of {}", kinds());
             InvalidExperiment::new(message, kind.span())
         })?;
-        let l2 = table.remove("l2").map(|l2| NonNegative::deserialize(ValueDeserializer::from(l2)));
+        let l2 = extra.contains(&"l2").then(|| table.remove("l2")).flatten();
+        let l2 = l2.map(|l2| NonNegative::deserialize(ValueDeserializer::from(l2)));
         let l2 = l2.transpose()?;
         let mut given = Vec::new();
         for (key, value) in table {
             let option = known[entry].1.iter().find(|option| option.name == key.get_ref().as_ref());
-            let foreign = || InvalidExperiment::new(foreign(key.get_ref(), entry, known), key.span());
+            let foreign = || InvalidExperiment::new(foreign(key.get_ref(), entry, known, extra), key.span());
             let option = option.ok_or_else(foreign)?;
             let place = value.span();
             given.push((option, place, values(option, value)?));
@@ -241,9 +272,11 @@ impl OptionTable {
 }
 
 /// The message for an option that belongs to other kinds, or to none.
-fn foreign(key: &str, entry: usize, known: &[Entry]) -> String {
+fn foreign(key: &str, entry: usize, known: &[Entry], extra: &[&'static str]) -> String {
     let (kind, options) = known[entry];
-    let names = ["kind"].into_iter().chain(options.iter().map(|option| option.name)).chain(["l2"]);
+    let names = ["kind"].into_iter().chain(options.iter().map(|option| option.name));
+    let names =
+        names.chain(if kind == RESIDUAL { Some("layers") } else { None }).chain(extra.iter().copied());
     let expected: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     let owners = known.iter().filter(|(_, options)| options.iter().any(|option| option.name == key));
     let owners: Vec<&str> = owners.map(|(kind, _)| *kind).collect();

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 __all__ = [
+    "Cnn",
     "ConvNet",
     "Fourier",
     "Gru",
     "Linear",
     "Logistic",
     "Lstm",
+    "Mlp",
     "Model",
     "Perceptron",
+    "Rnn",
+    "Stack",
     "TextBag",
 ]
 
@@ -158,3 +162,101 @@ class TextBag(Model):
     kind: ClassVar[str] = "text-bag"
     l2: float = 0.0
     embedding: int = 64
+
+
+@dataclass(frozen=True)
+class Mlp(Model):
+    """Dense layers with an activation after each, for features.
+
+    Attributes:
+        l2: λ of the penalty (λ/2)‖w‖².
+        hidden: Units of each hidden layer (a whole number, 1 or above).
+        depth: The number of hidden layers (a whole number, 1 or above).
+        activation: The function after each hidden layer (relu, gelu, tanh).
+        dropout: The probability of zero after each hidden layer, in training (a number in [0,
+            0.999]).
+        huber: The width of the Huber loss, if the targets are real numbers (δ, a number above 0;
+            None is the squared loss).
+    """
+
+    kind: ClassVar[str] = "mlp"
+    l2: float = 0.0
+    hidden: int = 200
+    depth: int = 1
+    activation: Literal["relu", "gelu", "tanh"] = "relu"
+    dropout: float = 0.0
+    huber: float | None = None
+
+
+@dataclass(frozen=True)
+class Cnn(Model):
+    """Two convolutions, max-pooling and a hidden layer, for grey and coloured images.
+
+    Attributes:
+        l2: λ of the penalty (λ/2)‖w‖².
+        channels: Channels of the two convolutions (two whole numbers, 1 or above).
+        size: The side of the filters (a whole number, 1 or above).
+        hidden: Units of the hidden layer (a whole number, 1 or above).
+        dropout: The probability of zero after each hidden layer, in training (a number in [0,
+            0.999]).
+        huber: The width of the Huber loss, if the targets are real numbers (δ, a number above 0;
+            None is the squared loss).
+    """
+
+    kind: ClassVar[str] = "cnn"
+    l2: float = 0.0
+    channels: tuple[int, int] = (32, 64)
+    size: int = 3
+    hidden: int = 512
+    dropout: float = 0.0
+    huber: float | None = None
+
+
+@dataclass(frozen=True)
+class Rnn(Model):
+    """A trained embedding and a recurrent layer, for texts.
+
+    Attributes:
+        l2: λ of the penalty (λ/2)‖w‖².
+        cell: The kind of recurrent layer (gru, lstm).
+        embedding: Entries of the trained vector of a word (a whole number, 1 or above).
+        hidden: Units of the recurrent layer (a whole number, 1 or above).
+        over_time: The part of the states that is used: the last word, or the mean over all words
+            (last, mean).
+        dropout: The probability of zero after each hidden layer, in training (a number in [0,
+            0.999]).
+        huber: The width of the Huber loss, if the targets are real numbers (δ, a number above 0;
+            None is the squared loss).
+    """
+
+    kind: ClassVar[str] = "rnn"
+    l2: float = 0.0
+    cell: Literal["gru", "lstm"] = "gru"
+    embedding: int = 64
+    hidden: int = 64
+    over_time: Literal["last", "mean"] = "last"
+    dropout: float = 0.0
+    huber: float | None = None
+
+
+@dataclass(frozen=True)
+class Stack(Model):
+    """A stack of `layers`, with a head for the task.
+
+    Attributes:
+        l2: λ of the penalty (λ/2)‖w‖².
+        head: The outputs for classes: one per class, or a single one for two classes (softmax,
+            logistic).
+        no_intercept: The last layer has no intercept, as in the linear models of the paper (true or
+            false).
+        huber: The width of the Huber loss, if the targets are real numbers (δ, a number above 0;
+            None is the squared loss).
+        layers: The layers, each a dict with its kind and options, as in ``[[model.layers]]``.
+    """
+
+    kind: ClassVar[str] = "stack"
+    l2: float = 0.0
+    head: Literal["softmax", "logistic"] = "softmax"
+    no_intercept: bool = False
+    huber: float | None = None
+    layers: tuple[dict[str, Any], ...] = ()

@@ -52,7 +52,9 @@ fn encoded(
     Ok(match format {
         ExportFormat::Onnx => {
             let kind = model.spec.name();
-            let bytes = onnx::encode(kind, &*built, &model.params, &model.contract, federation);
+            let stack = model.spec.stack(federation).map_err(RunError::from)?;
+            let (params, contract) = (&model.params, &model.contract);
+            let bytes = onnx::encode(kind, stack.as_ref(), &*built, params, contract, federation);
             ("onnx", bytes.ok_or(ExportError::NoGraph { model: kind })?)
         }
         ExportFormat::Torch => ("pt", torch_file(&state_dict(&*built, &model.params))),

@@ -4,10 +4,13 @@
 //! missing values has an input per column. Other data has one input of all features or words.
 
 use deltafl::data::{DataContract, FeatureColumn, Federation, InputKind, MISSING};
+use deltafl::model::stack::Stack;
 use deltafl::model::{Model, NamedTensor, state_dict};
+use deltafl::task::Task;
 use prost::Message as _;
 
 mod messages;
+mod stack;
 
 use messages::{
     OnnxAttribute, OnnxDim, OnnxGraph, OnnxModel, OnnxNode, OnnxOpset, OnnxProperty, OnnxShape, OnnxTensor,
@@ -110,6 +113,7 @@ fn value_info(name: &str, elem_type: i32, width: Option<usize>) -> OnnxValue {
 /// The federation provides frozen word vectors; an empty one of the same shape will do for other models.
 pub(super) fn encode(
     kind: &str,
+    stack: Option<&Stack>,
     model: &dyn Model,
     params: &[f32],
     contract: &DataContract,
@@ -118,7 +122,7 @@ pub(super) fn encode(
     let mut builder = GraphBuilder::default();
     let tensors = state_dict(model, params);
     let x = inputs(&mut builder, contract);
-    if !matches!(kind, "gru" | "lstm") {
+    if stack.is_none() && !matches!(kind, "gru" | "lstm") {
         add_tensors(&mut builder, &tensors);
     }
     let output = match kind {
@@ -134,12 +138,6 @@ pub(super) fn encode(
         "logistic" => {
             let z = builder.gemm(&x, "fc");
             sigmoid(&mut builder, &z)
-        }
-        "perceptron" => {
-            let hidden = builder.gemm(&x, "fc1");
-            let hidden = builder.node("Relu", &[&hidden], &[]);
-            let z = builder.gemm(&hidden, "fc2");
-            softmax(&mut builder, &z, contract.classes)
         }
         "conv-net" => {
             let z = conv_net(&mut builder, &x, contract)?;
@@ -157,7 +155,19 @@ pub(super) fn encode(
             let z = lstm(&mut builder, &x, &tensors, federation)?;
             sigmoid(&mut builder, &z)
         }
-        _ => return None,
+        _ => {
+            let stack = stack?;
+            let vectors = federation.vectors().map(|vectors| (&vectors.values[..], vectors.dim));
+            let z = stack::layers(&mut builder, &x, stack, &tensors, vectors)?;
+            match stack.task {
+                Task::Binary => sigmoid(&mut builder, &z),
+                Task::Regression(_) => {
+                    builder.named("Identity", &[&z], "prediction", &[]);
+                    ("prediction", 1)
+                }
+                _ => softmax(&mut builder, &z, contract.classes),
+            }
+        }
     };
     builder.graph.output.push(value_info(output.0, FLOAT, Some(output.1)));
     Some(finish(builder, kind, contract))

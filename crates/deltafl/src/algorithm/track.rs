@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
 use crate::aggregation::Aggregation;
-use crate::memory::AlgorithmState;
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
@@ -66,11 +65,9 @@ impl Track {
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
 
-    /// Returns `true` if its updates need more than plain SGD and a weight: corrections of local
-    /// steps, personal models or reports.
+    /// Returns `true` if its devices compute more than an update: personal models.
     pub fn needs_cpu(&self) -> bool {
-        let weighting = self.selection.weighting(&AlgorithmState::default());
-        self.correction.is_some() || self.personal.is_some() || !weighting.kind().reports.is_empty()
+        self.personal.is_some()
     }
 
     /// Creates FedAvg without a penalty.

@@ -11,17 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Block, Compute, ComputeError, Remembered, TaskNoise, UpdateTask};
+use super::{Block, Compute, ComputeError, Remembered, UpdateTask, add_task};
 use crate::data::{Federation, FederationIndex};
-use crate::device::{
-    NoisyShare, Share, UpdateRandomness, add_noisy_update, add_update, stream_key, update_stream,
-};
 use crate::kernel;
 use crate::model::Score;
 use crate::params::{Params, add_wrapping};
 use crate::question::RoundKey;
 use crate::task::Task;
-use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
+use crate::trainer::{LocalTrainer, TrainerError, Worker};
 
 /// Threads of this process, each with its own training memory.
 pub struct Threads<'a> {
@@ -148,35 +145,15 @@ impl Compute for Threads<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        let code = key.code();
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
         let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
         let update =
             |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
-                let UpdateTask { device, params, sent, own, plan, weight, report, personal, noise, sum } =
-                    tasks[t];
+                let UpdateTask { device, sum, .. } = tasks[t];
                 at.set(device);
                 thread.sums[sum].resize(lens[sum], 0);
-                let id = stream_key(self.federation.id(device));
-                let mut stream = update_stream(key, id);
-                let examples = self.federation.examples(device);
-                let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
-                let sum = &mut thread.sums[sum];
-                let memory = match &noise {
-                    Some(TaskNoise { noise, query, kept }) => {
-                        if let Some(kept) = kept {
-                            kept.add_to(noise, key, id, *query, sum);
-                        }
-                        let private = UpdateRandomness::Reproducible.noise_stream(key, id, *query);
-                        let share = NoisyShare { noise, weight, signs: key.rotation(*query), private };
-                        add_noisy_update(share, &task, own, &mut stream, worker, sum)?
-                    }
-                    None => {
-                        let share = Share { weight, report, personal };
-                        add_update(&code, &task, share, own, &mut stream, worker, sum)?
-                    }
-                };
+                let memory = add_task(key, self.federation, &tasks[t], worker, &mut thread.sums[sum])?;
                 thread.remembered.extend(memory.map(|memory| (t, memory)));
                 Ok(())
             };

@@ -48,14 +48,17 @@ macro_rules! entry {
 macro_rules! plain_entry {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $plain:path) => {
         $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
         $vis fn $name(kernel: $crate::kernel::Granted, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+            #[allow(clippy::too_many_arguments)]
             fn avx512($($arg: $ty),*) {
                 $plain($($arg),*);
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
+            #[allow(clippy::too_many_arguments)]
             fn avx2($($arg: $ty),*) {
                 $plain($($arg),*);
             }

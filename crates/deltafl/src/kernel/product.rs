@@ -11,6 +11,7 @@
 
 use super::dispatch::entry;
 use super::simd::Simd;
+pub(crate) use super::transpose::{transposed, transposed_into, transposed_only};
 
 /// The columns of a panel.
 pub(crate) const PANEL: usize = 32;
@@ -338,51 +339,6 @@ impl Tile {
     }
 }
 
-entry! {
-    /// Computes Bᵀ panel by panel, `columns × rows`, from B of `rows × columns`. Columns of Bᵀ
-    /// after `rows` are zero.
-    pub(crate) fn transposed(rows: usize, columns: usize, from: &[f32], layout: Layout, to: &mut [f32])
-        = transposed_blocks, transposed_reference
-}
-
-fn transposed_reference(rows: usize, columns: usize, from: &[f32], layout: Layout, to: &mut [f32]) {
-    let to_layout = Layout::panels(columns);
-    for j in 0..columns {
-        for i in 0..padded(rows) {
-            to[to_layout.at(j, i)] = if i < rows { from[layout.at(i, j)] } else { 0.0 };
-        }
-    }
-}
-
-/// Transposes whole blocks in registers, and the rest entry by entry.
-#[inline(always)]
-unsafe fn transposed_blocks<S: Simd>(
-    _: S,
-    rows: usize,
-    columns: usize,
-    from: &[f32],
-    layout: Layout,
-    to: &mut [f32],
-) {
-    let to_layout = Layout::panels(columns);
-    assert!(
-        from.len() >= layout.extent(rows, columns) && to.len() >= to_layout.extent(columns, padded(rows))
-    );
-    let block = S::LANES;
-    let (whole_rows, whole_columns) = (rows / block * block, columns / block * block);
-    for j in (0..whole_columns).step_by(block) {
-        for i in (0..whole_rows).step_by(block) {
-            let (from, to) = (from.as_ptr().add(layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
-            S::transpose(from, layout.row, to, to_layout.row);
-        }
-    }
-    for j in 0..columns {
-        for i in if j < whole_columns { whole_rows } else { 0 }..padded(rows) {
-            to[to_layout.at(j, i)] = if i < rows { from[layout.at(i, j)] } else { 0.0 };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,24 +406,5 @@ mod tests {
             }
         };
         Isa::available().for_each(run);
-    }
-
-    #[test]
-    fn transposing_twice_gives_the_matrix_back() {
-        let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
-        for isa in Isa::available() {
-            for (rows, columns) in [(1, 1), (16, 16), (17, 40), (128, 96), (33, 5)] {
-                let mut from = vec![0.0; panels_len(rows, columns)];
-                for i in 0..rows {
-                    for j in 0..columns {
-                        from[Layout::panels(rows).at(i, j)] = stream.unit() as f32;
-                    }
-                }
-                let (mut to, mut back) = (vec![0.0; panels_len(columns, rows)], vec![0.0; from.len()]);
-                transposed(Granted::new(isa), rows, columns, &from, Layout::panels(rows), &mut to);
-                transposed(Granted::new(isa), columns, rows, &to, Layout::panels(columns), &mut back);
-                assert_eq!(from, back, "{isa} {rows} × {columns}");
-            }
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The entries of the table of models, and the match between a model and the data.
 
 use super::Model;
+use super::stack::{InvalidLayer, Layer};
 use crate::data::{Federation, InputKind, TargetKind, WordVectors};
 use crate::kernel::{Isa, UnavailableIsa};
 use crate::options::{InvalidOption, OptionSpec, OptionValues};
@@ -30,6 +31,8 @@ pub struct ModelRequest<'a> {
     pub model: &'static str,
     /// The options of the model.
     pub options: &'a OptionValues,
+    /// The layers of a stack; empty for another model.
+    pub layers: &'a [Layer],
     /// The data.
     pub federation: &'a Federation,
     /// The instruction set of the kernels, which this CPU has.
@@ -100,6 +103,9 @@ pub enum ModelMismatch {
         /// The option.
         option: &'static str,
     },
+    /// A layer of a stack does not fit.
+    #[error(transparent)]
+    Layer(#[from] InvalidLayer),
     /// Only the program that provides the model can build it.
     #[error("model external can only be built by the program that provides it")]
     External,

@@ -214,7 +214,7 @@ mod tests {
         let mut working = vec![0.0; model.working_len()];
         model.load(&vec![0.0; model.num_params()], &mut working);
         let mut scratch = vec![0.0; model.scratch_len(4).max(model.step_scratch_len(4))];
-        let step = Step { learning_rate: 1.0, l2: 0.0, pull: None };
+        let step = Step { learning_rate: 1.0, l2: 0.0, pull: None, key: 0 };
         for _ in 0..200 {
             model.step(&mut working, batch, step, &mut scratch);
         }

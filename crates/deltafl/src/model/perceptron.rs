@@ -7,7 +7,8 @@
 //! ∂f/∂z = p − 1[y],   ∂f/∂U = ∂f/∂z hᵀ,   ∂f/∂h = Uᵀ ∂f/∂z where h > 0,   ∂f/∂V = ∂f/∂h xᵀ
 //! ```
 //!
-//! Computed example by example without vectors, as the plain reference of the GPU kernels.
+//! The table builds it as a [stack](super::stack) with the same parameters. [`Perceptron`] computes it
+//! example by example without vectors, as the plain reference of both.
 
 use super::{Batch, Model, ModelDefinition, Score, Tensor};
 use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
@@ -17,7 +18,7 @@ use crate::stream::Stream;
 pub static PERCEPTRON: ModelDefinition = ModelDefinition {
     kind: "perceptron",
     about: "a perceptron with one hidden layer",
-    tasks: &["classes"],
+    tasks: &["classes", "regression"],
     options: &[OptionSpec::new(
         "hidden",
         OptionKind::Whole(1),
@@ -25,13 +26,10 @@ pub static PERCEPTRON: ModelDefinition = ModelDefinition {
         "units of the hidden layer",
         OptionValue::Whole(64),
     )],
-    build: |request| {
-        let (features, classes) = (request.features()?, request.classes()?);
-        Ok(Box::new(Perceptron::new(features, request.size("hidden")?, classes)))
-    },
+    build: super::stack::build_preset,
 };
 
-/// The perceptron.
+/// The plain perceptron.
 #[derive(Clone, Copy, Debug)]
 pub struct Perceptron {
     inputs: usize,

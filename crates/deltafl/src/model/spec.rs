@@ -4,7 +4,8 @@ use serde::de::Error as _;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{MODELS, Model, ModelDefinition, ModelMismatch, ModelRequest, find};
+use super::stack::{self, Layer, Stack};
+use super::{MODELS, Model, ModelDefinition, ModelMismatch, ModelRequest, STACK, find};
 use crate::data::Federation;
 use crate::kernel::Isa;
 use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues, RawTable};
@@ -18,13 +19,15 @@ pub struct ModelSpec {
     definition: &'static ModelDefinition,
     /// The values that were given, in the order of the options.
     given: Vec<(&'static OptionSpec, OptionValue)>,
+    /// The layers of a stack.
+    layers: Vec<Layer>,
 }
 
 /// Two specs are equal if they build the same model: an option with its default value equals an option
 /// that is not given.
 impl PartialEq for ModelSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name() && self.options() == other.options()
+        self.name() == other.name() && self.options() == other.options() && self.layers == other.layers
     }
 }
 
@@ -38,7 +41,7 @@ impl ModelDefinition {
     /// # Ok::<(), deltafl::options::InvalidOption>(())
     /// ```
     pub const fn spec(&'static self) -> ModelSpec {
-        ModelSpec { definition: self, given: Vec::new() }
+        ModelSpec { definition: self, given: Vec::new(), layers: Vec::new() }
     }
 
     /// Returns the model with these values; options that are not given have their defaults.
@@ -64,7 +67,8 @@ impl ModelDefinition {
             let last = given.iter().rev().find(|(name, _)| *name == spec.name);
             last.map(|(_, value)| (spec, *value))
         };
-        Ok(ModelSpec { definition: self, given: self.options.iter().filter_map(value).collect() })
+        let given = self.options.iter().filter_map(value).collect();
+        Ok(ModelSpec { definition: self, given, layers: Vec::new() })
     }
 }
 
@@ -97,14 +101,45 @@ impl ModelSpec {
             .expect("given values are checked, and no option of a model is required")
     }
 
+    /// Returns the layers that were given; empty unless the model is a stack.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Returns the same stack with these layers.
+    ///
+    /// # Panics
+    /// If the model is not [`STACK`].
+    #[must_use]
+    pub fn with_layers(self, layers: Vec<Layer>) -> Self {
+        assert!(std::ptr::eq(self.definition, &STACK) || layers.is_empty(), "only a stack has layers");
+        Self { layers, ..self }
+    }
+
+    /// Returns the layers and shapes of the model for this data; `None` if the model is no stack.
+    ///
+    /// # Errors
+    /// The data does not suit the model.
+    pub fn stack(&self, federation: &Federation) -> Result<Option<Stack>, ModelMismatch> {
+        stack::of_request(&self.request(&self.options(), federation, Isa::Reference))
+    }
+
+    fn request<'a>(
+        &'a self,
+        options: &'a OptionValues,
+        federation: &'a Federation,
+        isa: Isa,
+    ) -> ModelRequest<'a> {
+        ModelRequest { model: self.name(), options, layers: &self.layers, federation, isa }
+    }
+
     /// Builds the model for this data, with kernels for this instruction set.
     ///
     /// # Errors
     /// The data does not suit the model, or this CPU does not have the instruction set.
     pub fn build(&self, federation: &Federation, isa: Isa) -> Result<Box<dyn Model>, ModelMismatch> {
         let isa = isa.require()?;
-        let request = ModelRequest { model: self.name(), options: &self.options(), federation, isa };
-        (self.definition.build)(&request)
+        (self.definition.build)(&self.request(&self.options(), federation, isa))
     }
 }
 
@@ -119,6 +154,9 @@ impl Serialize for ModelSpec {
                 Some(OptionValue::Real(real)) => map.serialize_entry(spec.name, &(real as f32))?,
                 Some(value) => map.serialize_entry(spec.name, &value)?,
             }
+        }
+        if !self.layers.is_empty() {
+            map.serialize_entry("layers", &self.layers)?;
         }
         map.end()
     }
@@ -140,7 +178,11 @@ impl<'de> Deserialize<'de> for ModelSpec {
             Ok((spec.name, value))
         };
         let given = table.options.iter().map(checked).collect::<Result<Vec<_>, String>>();
-        definition.spec_with(given.map_err(D::Error::custom)?).map_err(D::Error::custom)
+        if !table.layers.is_empty() && !std::ptr::eq(definition, &STACK) {
+            return Err(D::Error::custom(format_args!("model {kind} has no layers")));
+        }
+        let spec = definition.spec_with(given.map_err(D::Error::custom)?).map_err(D::Error::custom)?;
+        Ok(spec.with_layers(table.layers))
     }
 }
 

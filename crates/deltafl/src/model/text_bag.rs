@@ -215,8 +215,14 @@ impl Model for TextBag {
     fn store(&self, working: &[f32], params: &mut [f32]) {
         let [vectors, weights, bias] = split(working, self.working_lens());
         let [to_vectors, to_weights, to_bias] = split_mut(params, self.flat_lens());
-        for (to, row) in to_vectors.chunks_exact_mut(self.dim()).zip(vectors.chunks_exact(self.stride())) {
-            to.copy_from_slice(&row[..to.len()]);
+        if self.dim() == self.stride() {
+            let len = to_vectors.len();
+            to_vectors.copy_from_slice(&vectors[..len]);
+        } else {
+            let rows = vectors.chunks_exact(self.stride());
+            for (to, row) in to_vectors.chunks_exact_mut(self.dim()).zip(rows) {
+                to.copy_from_slice(&row[..to.len()]);
+            }
         }
         store_transposed(weights, self.dim(), Layout::panels(self.dim()), to_weights);
         to_bias.copy_from_slice(&bias[..to_bias.len()]);
@@ -282,7 +288,7 @@ mod tests {
     fn a_step_is_the_step_along_the_gradient() {
         let (model, params) = model_and_params(Isa::detect());
         for l2 in [0.0, 0.1] {
-            let step = Step { learning_rate: 0.5, l2, pull: None };
+            let step = Step { learning_rate: 0.5, l2, pull: None, key: 0 };
             let mut gradient = vec![0.0; params.len()];
             model.gradient(&params, batch(), &mut gradient, &mut vec![0.0; model.scratch_len(3)]);
             let (mut working, mut stepped) = (vec![0.0; model.working_len()], params.clone());

@@ -7,19 +7,20 @@ use deltafl::data::{
     WordVectors,
 };
 use deltafl::kernel::{Aligned, Isa};
+use deltafl::model::stack::Layer;
 use deltafl::model::{Batch, MODELS, Model, ModelDefinition, ModelSpec, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 
 /// Examples of the one device of each federation.
-const EXAMPLES: usize = 6;
+pub(crate) const EXAMPLES: usize = 6;
 
-fn normals(count: usize) -> Vec<f32> {
+pub(crate) fn normals(count: usize) -> Vec<f32> {
     let stream = &mut Stream::new(13, Purpose::Synthesis, 0, count as u64);
     (0..count).map(|_| stream.normal() as f32).collect()
 }
 
-fn single<'a>(
+pub(crate) fn single<'a>(
     mut builder: FederationBuilder,
     examples: DeviceExamples<'_>,
     targets: impl Into<Targets<'a>>,
@@ -42,6 +43,8 @@ fn federations() -> Vec<Federation> {
     let mut words = FederationBuilder::new("words", InputKind::Tokens { len: 4, vocabulary: 11 }, 2);
     words.vectors(WordVectors { dim: 3, values: normals(33).into() });
     let ids: Vec<u32> = (0..4 * EXAMPLES as u32).map(|i| i * 7 % 11).collect();
+    let rated = FederationBuilder::of_values("rated", InputKind::Tokens { len: 4, vocabulary: 11 });
+    let shades = FederationBuilder::of_values("shades", InputKind::Dense { dim: 108 });
     let windows = FederationBuilder::new("windows", InputKind::Windows { len: 4, alphabet: 7 }, 7);
     let text: Vec<u8> = (0..EXAMPLES as u8 + 4).map(|i| i * 5 % 7).collect();
     vec![
@@ -50,6 +53,9 @@ fn federations() -> Vec<Federation> {
         single(values, DeviceExamples::Dense(&normals(5 * EXAMPLES)), &counts),
         single(images, DeviceExamples::Bytes(&bytes), &labels(3)),
         single(words, DeviceExamples::Tokens(&ids), &labels(2)),
+        single(rated, DeviceExamples::Tokens(&ids), &counts),
+        // RGB images of side 6.
+        single(shades, DeviceExamples::Dense(&normals(108 * EXAMPLES)), &counts),
         single(windows, DeviceExamples::Text(&text), Targets::IN_TEXT),
     ]
 }
@@ -59,7 +65,15 @@ fn specs(model: &'static ModelDefinition) -> Vec<ModelSpec> {
     let examples: Vec<_> = model.options.iter().map(|option| (option.name, option.example)).collect();
     let one = examples.iter().map(|&example| model.spec_with([example]).unwrap());
     let all = model.spec_with(examples.iter().copied()).unwrap();
-    std::iter::once(model.spec()).chain(one.collect::<Vec<_>>()).chain([all]).collect()
+    let mut specs: Vec<_> =
+        std::iter::once(model.spec()).chain(one.collect::<Vec<_>>()).chain([all]).collect();
+    if model.kind == "stack" {
+        specs.extend(super::stacks::LAYERS.map(|json| {
+            let layers: Vec<Layer> = serde_json::from_str(json).unwrap();
+            model.spec().with_layers(layers)
+        }));
+    }
+    specs
 }
 
 #[test]
@@ -83,7 +97,7 @@ fn every_model_of_the_table_has_the_gradient_of_its_loss() {
     }
 }
 
-fn check(model: &dyn Model, batch: Batch<'_>, what: &str) {
+pub(crate) fn check(model: &dyn Model, batch: Batch<'_>, what: &str) {
     let stream = &mut Stream::new(17, Purpose::Init, 0, 0);
     let mut params = vec![0.0; model.num_params()];
     model.init(stream, &mut params);
@@ -113,7 +127,10 @@ fn check(model: &dyn Model, batch: Batch<'_>, what: &str) {
         let tolerance = 2e-3 * norm.max(0.1);
         assert!((slope - expected).abs() < tolerance, "{what}: slope {slope}, not {expected}");
     }
-    check_step(model, batch, &params, &gradient, what);
+    // A step with dropout is random.
+    if !model.draws_in_steps() {
+        check_step(model, batch, &params, &gradient, what);
+    }
 }
 
 /// A step is w − γ(g + λw) + p.
@@ -125,7 +142,7 @@ fn check_step(model: &dyn Model, batch: Batch<'_>, params: &[f32], gradient: &[f
     scratch.fill(7.0);
     model.load(params, &mut working);
     model.load(&pull, &mut working_pull);
-    let step = Step { learning_rate: 0.5, l2: 0.01, pull: Some(&working_pull) };
+    let step = Step { learning_rate: 0.5, l2: 0.01, pull: Some(&working_pull), key: 0 };
     model.step(&mut working, batch, step, &mut scratch);
     let mut stepped = vec![f32::NAN; params.len()];
     model.store(&working, &mut stepped);

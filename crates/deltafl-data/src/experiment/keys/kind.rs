@@ -36,6 +36,8 @@ pub enum KeyKind {
     List(Box<Self>, usize),
     /// A list of strings of any length.
     Texts,
+    /// A list of layers.
+    Layers,
 }
 
 impl fmt::Display for KeyKind {
@@ -49,6 +51,7 @@ impl fmt::Display for KeyKind {
             Self::Word(words) => f.write_str(&words.join(", ")),
             Self::OneOrMore(kind) => write!(f, "{kind}; or a list of them"),
             Self::Texts => f.write_str("list of texts"),
+            Self::Layers => f.write_str("list of layers"),
             Self::List(kind, count) => write!(f, "{count} of: {kind}"),
         }
     }

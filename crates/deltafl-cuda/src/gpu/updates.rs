@@ -1,0 +1,274 @@
+//! Local updates of a cohort, wave by wave.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use deltafl::compute::{ComputeError, Remembered, UpdateTask};
+use deltafl::data::FederationIndex;
+use deltafl::device::stream_key;
+use deltafl::params::{UpdateCode, add_wrapping};
+use deltafl::question::RoundKey;
+
+use super::{Gpu, offset};
+use crate::GpuError;
+use crate::data::{GpuColumns, Offsets, WaveData};
+use crate::host::{pulls, update_sums};
+use crate::model::Updates;
+use crate::order::{self, DeviceDraws, Order};
+use crate::task::{Task, Trained};
+use crate::wanted::{RequestedUpdate, distinct, needs_host, positions, shared_params};
+
+impl<'a> Gpu<'a> {
+    pub(super) fn add_updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<Remembered, ComputeError> {
+        let mut remembered = Remembered::new();
+        let on_gpu = |error: GpuError, gpu: &Self| gpu.unavailable(error);
+        let vectors = self.start_vectors(tasks).map_err(|error| on_gpu(error, self))?;
+        self.sums.start(sums.len()).map_err(|error| on_gpu(error, self))?;
+        let (mut wanted, mut untrained) = (Vec::with_capacity(tasks.len()), Vec::new());
+        for (index, (task, &vector)) in tasks.iter().zip(&vectors).enumerate() {
+            let wanted_update = RequestedUpdate { task: *task, vector, index };
+            let is_trained = match &task.noise {
+                // A device outside of the tail adds noise only.
+                Some(_) => task.weight > 0.0,
+                None => !task.weight.is_nan(),
+            } && task.plan.examples(self.federation.example_count(task.device)) > 0;
+            if is_trained {
+                wanted.push(wanted_update);
+            } else if needs_host(task) {
+                untrained.push(wanted_update);
+            } else if task.weight.is_nan() {
+                UpdateCode::refuse(&mut sums[task.sum]);
+            } else {
+                // A device that takes no step stays at w, and counts.
+                let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
+                let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
+            }
+        }
+        for batch in distinct(wanted.iter().map(|wanted| wanted.task.plan.batch)) {
+            let of_batch: Vec<RequestedUpdate<'_>> =
+                wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
+            // The host adds some updates itself. The others stay on the GPU.
+            let (host, gpu): (Vec<_>, Vec<_>) =
+                of_batch.into_iter().partition(RequestedUpdate::is_added_by_host);
+            for rest in [gpu, host] {
+                self.train_batch(key, batch, rest, sums, &mut remembered)?;
+            }
+        }
+        let answers: Vec<_> =
+            untrained.iter().map(|wanted| (*wanted, wanted.task.params.as_slice())).collect();
+        remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+        self.finish_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
+        remembered.sort_unstable_by_key(|(task, _)| *task);
+        Ok(remembered)
+    }
+
+    /// Uploads the parameters of all tasks and returns the index of each task's vector.
+    fn start_vectors(&mut self, tasks: &[UpdateTask<'_>]) -> Result<Vec<u32>, GpuError> {
+        if let Some(vectors) = positions(tasks, &self.sent) {
+            return Ok(vectors);
+        }
+        let (params, vectors) = shared_params(tasks);
+        self.send_params(&params)?;
+        Ok(vectors)
+    }
+
+    /// Trains updates with batches of one size, wave by wave.
+    fn train_batch(
+        &mut self,
+        key: &RoundKey,
+        batch: usize,
+        mut rest: Vec<RequestedUpdate<'_>>,
+        sums: &mut [Vec<u64>],
+        remembered: &mut Remembered,
+    ) -> Result<(), ComputeError> {
+        let data = self.data.clone();
+        let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
+        self.prepare(batch).map_err(|error| self.unavailable(error))?;
+        for part in self.parts(&devices) {
+            let placed = self.placed(&devices[part]).map_err(|error| self.unavailable(error))?;
+            let here = |wanted: &RequestedUpdate<'_>| placed.offsets.get(wanted.task.device).is_some();
+            let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
+            rest = later;
+            for wave in here.chunks(self.wave(&here)) {
+                let columns = data.columns(&placed);
+                self.train(key, wave, &placed.offsets, columns).map_err(|error| self.unavailable(error))?;
+                if wave[0].is_added_by_host() {
+                    let len = self.len;
+                    let local = self.received.receive(&self.local, wave.len() * len);
+                    let local = match local {
+                        Ok(local) => local,
+                        Err(error) => return Err(self.unavailable(error)),
+                    };
+                    let answers: Vec<_> = wave.iter().copied().zip(local.chunks_exact(len)).collect();
+                    remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+                }
+            }
+            // Columns of a part are freed only when no kernel reads them.
+            if Arc::strong_count(&placed) == 1 && !data.is_resident() {
+                self.stream.synchronize().map_err(|error| self.unavailable(error.into()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the sums of the GPU.
+    fn finish_sums(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), GpuError> {
+        // Keep these until the kernels that read them are done.
+        let _columns = self.look_ahead(key, tasks)?;
+        if tasks.iter().all(needs_host) {
+            return Ok(self.stream.synchronize()?);
+        }
+        let coded = self.sums.finish(sums.len())?;
+        for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
+            // A sum that the host adds is longer, and has no entries on the GPU.
+            if sum.len() == coded.len() {
+                add_wrapping(sum, coded);
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares the next round while the GPU works: draws the orders of its cohort, and uploads it
+    /// if data is streamed. Returns the columns that were ready for this round.
+    fn look_ahead(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+    ) -> Result<Option<Arc<WaveData<'a>>>, GpuError> {
+        let next = std::mem::take(&mut self.next);
+        let (Some(task), false) = (tasks.first(), next.is_empty()) else { return Ok(None) };
+        let round = RoundKey { round: key.round + 1, ..*key };
+        self.ahead.draw(self.federation, &round, task.plan, &next);
+        if self.data.is_resident() || !self.data.is_one_part(&next) {
+            return Ok(self.ready.take());
+        }
+        let next = self.data.place(&distinct(next.into_iter()))?;
+        Ok(self.ready.replace(Arc::new(next)))
+    }
+
+    /// Returns the number of these tasks that fit in memory as a wave.
+    fn wave(&self, wanted: &[RequestedUpdate<'_>]) -> usize {
+        let trainer = self.trainer.as_ref().map(|(_, trainer)| trainer);
+        let mut bytes = 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_task());
+        if wanted.iter().any(|wanted| wanted.task.plan.correction.is_some()) {
+            bytes += 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_vector());
+        }
+        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Trains a wave, and adds its updates to the sums of the GPU unless the host does.
+    fn train(
+        &mut self,
+        key: &RoundKey,
+        wave: &[RequestedUpdate<'_>],
+        offsets: &Offsets<'_>,
+        columns: &GpuColumns,
+    ) -> Result<(), GpuError> {
+        let tasks = self.send_tasks(key, wave, offsets)?;
+        self.send_pulls(wave)?;
+        self.local.reserve(wave.len() * self.len)?;
+        let updates = Updates {
+            stream: &self.stream,
+            tasks: &tasks,
+            task_list: self.tasks.arg(),
+            params: self.params.arg(),
+            order: self.order.arg(),
+            columns,
+            constants: self.data.constants(),
+            local: self.local.arg(),
+        };
+        let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
+        trainer.train(&updates)?;
+        if wave[0].is_added_by_host() {
+            return Ok(());
+        }
+        let trained = |(slot, wanted): (usize, &RequestedUpdate<'_>)| Trained {
+            weight: wanted.task.weight,
+            factor: 1.0,
+            params: wanted.vector,
+            slot: slot as u32,
+            query: wanted.task.sum as u32,
+            unused: 0,
+        };
+        let mut trained: Vec<Trained> = wave.iter().enumerate().map(trained).collect();
+        trained.sort_by_key(|update| update.query);
+        self.sums.add(&trained, self.params.arg(), self.local.arg(), &key.code())
+    }
+
+    /// Uploads the pulls of tasks with a correction after the starting vectors, by slot.
+    fn send_pulls(&mut self, wave: &[RequestedUpdate<'_>]) -> Result<(), GpuError> {
+        if wave.iter().all(|wanted| wanted.task.plan.correction.is_none()) {
+            return Ok(());
+        }
+        let (len, sent) = (self.len, &self.sent);
+        self.params.send((sent.len() + wave.len()) * len, |host| {
+            let (starts, rest) = host.split_at_mut(sent.len() * len);
+            starts.chunks_exact_mut(len).zip(sent).for_each(|(to, w)| to.copy_from_slice(w.as_slice()));
+            pulls(wave, len, rest);
+        })
+    }
+
+    /// Draws the orders of a wave and uploads its tasks, largest first. Tasks of one device share
+    /// its draws.
+    fn send_tasks(
+        &mut self,
+        key: &RoundKey,
+        wave: &[RequestedUpdate<'_>],
+        offsets: &Offsets<'_>,
+    ) -> Result<Vec<Task>, GpuError> {
+        self.ahead.wait();
+        let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
+        let mut orders: Vec<Order<'_>> = Vec::new();
+        let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
+        for (slot, RequestedUpdate { task, vector, .. }) in wave.iter().enumerate() {
+            let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
+            let (draws, passes) = order::passes(plan, examples);
+            let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
+                let offset = offset(offsets, task.device) as u32;
+                let (order, len) = match self.ahead.get(key, plan, task.device) {
+                    Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),
+                    None => {
+                        let key = stream_key(self.federation.id(task.device));
+                        let draws = DeviceDraws { key, examples, offset };
+                        (Order::ToDraw { draws, plan }, draws.len(plan))
+                    }
+                };
+                orders.push(order);
+                total += len;
+                (total - len) as u64
+            });
+            let (pull, anchor) = match plan.correction {
+                None => (plan.learning_rate * plan.proximal, *vector),
+                Some(_) => (1.0, (self.sent.len() + slot) as u32),
+            };
+            tasks.push(Task {
+                order: first,
+                params: *vector,
+                draws,
+                passes,
+                batch: plan.batch as u32,
+                rate: plan.learning_rate,
+                keep: 1.0 - plan.learning_rate * (plan.l2 + plan.proximal),
+                pull,
+                slot: slot as u32,
+                anchor,
+                unused: 0,
+            });
+        }
+        self.order.send(total, |host| order::write_all(key, &orders, host))?;
+        tasks.sort_by_key(|task| Reverse(task.steps()));
+        self.tasks.send(tasks.len(), |host| host.copy_from_slice(&tasks))?;
+        Ok(tasks)
+    }
+}

@@ -1,0 +1,133 @@
+// The general engine: a program of layers over all devices of a wave, one kernel per operation.
+//
+// The program that includes this file defines
+//   BATCH     examples of a device and step        TRAINS   false in a forward pass
+//   WORKING   floats of a device's parameters      ARENA    floats of its activations and slopes
+//   LABELS    place of the labels in the arena     TEXT     inputs are windows of a text
+// and a struct of sizes and places per layer. blockIdx.y is the device. Every sum has an order that
+// depends on the sizes of the layer only, so the bits depend neither on the cohort nor on the wave.
+
+/// The batch of a device in the current step.
+struct Now {
+  u64 first;  // the first entry in the order
+  u32 size;   // examples; 0 if the device has finished
+  u32 anchor; // the vector that `pull` multiplies
+  float rate, keep, pull;
+  u32 unused;
+};
+
+/// The arguments of all kernels.
+struct Wave {
+  const Task* tasks;
+  const u32* order;    // null: examples are contiguous
+  const void* inputs;  // pixels, words or text
+  const u16* labels;
+  const float *scale, *shift, *vectors;
+  const float* starts; // starting vectors and pulls in working form
+  float* weights;      // the parameters of each device, or those of all in a forward pass
+  float* arena;
+  Now* now;
+  u32* step;           // its number, and the number of devices
+  double* losses;
+  u32* errors;
+};
+
+/// A device of the wave.
+struct Device {
+  Now now;
+  float *w, *arena;
+  const float* anchor;
+
+  __device__ Device(const Wave& wave, const Now& n) : now(n) {
+    const size_t k = blockIdx.y;
+    w = wave.weights + (TRAINS ? k * WORKING : 0);
+    arena = wave.arena + k * ARENA;
+    anchor = wave.starts + (size_t)now.anchor * WORKING;
+  }
+  __device__ Device(const Wave& wave) : Device(wave, wave.now[blockIdx.y]) {}
+
+  /// w ← keep·w + pull·anchor − γ·slope.
+  __device__ void descend(int at, float slope) const {
+    float moved = fmaf(w[at], now.keep, -now.rate * slope);
+    if (now.pull != 0.f) moved = fmaf(now.pull, anchor[at], moved);
+    w[at] = moved;
+  }
+};
+
+/// The first kernel of a step determines the batch of each device, and writes its labels.
+__device__ __forceinline__ Now begin(const Wave& wave) {
+  Now now = {};
+  if (blockIdx.y >= wave.step[1]) { // a grid may have more rows than there are devices
+    now.size = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) wave.now[blockIdx.y] = now;
+    return now;
+  }
+  const Task task = wave.tasks[blockIdx.y];
+  const Batches batches(task);
+  const u32 s = TRAINS ? wave.step[0] : 0;
+  now.first = task.order + batches.first(s);
+  now.size = s < batches.count ? batches.size(s) : 0;
+  now.anchor = task.anchor;
+  now.rate = task.rate, now.keep = task.keep, now.pull = task.pull;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) wave.now[blockIdx.y] = now;
+    u32* labels = (u32*)(wave.arena + (size_t)blockIdx.y * ARENA + LABELS);
+    for (int b = threadIdx.x; b < BATCH; b += blockDim.x)
+      if (b < now.size) {
+        const size_t at = wave.order ? wave.order[now.first + b] : now.first + b;
+        labels[b] = TEXT ? ((const u8*)wave.inputs)[at + TEXT] : wave.labels[at];
+      }
+  }
+  return now;
+}
+
+/// Normalised features of the batch, zeros after its last example.
+template <class Feature, class L>
+__device__ void gather_features(const Wave& wave) {
+  const Now now = begin(wave);
+  const Device device(wave, now);
+  if (now.size == 0) return;
+  float* x = device.arena + L::Z;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < BATCH * L::DIM; i += gridDim.x * blockDim.x) {
+    const int b = i / L::DIM, j = i % L::DIM;
+    float v = 0.f;
+    if (b < now.size) {
+      const size_t at = wave.order ? wave.order[now.first + b] : now.first + b;
+      v = fmaf((float)((const Feature*)wave.inputs)[at * L::DIM + j], wave.scale[j], wave.shift[j]);
+    }
+    x[i] = v;
+  }
+}
+
+/// Symbols of the batch, [time][example].
+template <class L>
+__device__ void gather_symbols(const Wave& wave) {
+  const Now now = begin(wave);
+  const Device device(wave, now);
+  if (now.size == 0) return;
+  u32* symbols = (u32*)(device.arena + L::SYMBOLS);
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < BATCH * L::LEN; i += gridDim.x * blockDim.x) {
+    const int b = i % BATCH, t = i / BATCH;
+    u32 symbol = 0;
+    if (b < now.size) {
+      const size_t at = wave.order ? wave.order[now.first + b] : now.first + b;
+      symbol = TEXT ? ((const u8*)wave.inputs)[at + t] : ((const u32*)wave.inputs)[at * L::LEN + t];
+    }
+    symbols[i] = symbol;
+  }
+}
+
+/// The end of a step. No later kernel of the step reads its number.
+__device__ __forceinline__ void end_step(const Wave& wave) {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) wave.step[0] += 1;
+}
+
+/// Adds the scores of the groups of each item, in order.
+extern "C" __global__ void add_groups(const u32* first_group, u32 items, const double* group_losses, const u32* group_errors, double* losses, u32* errors) {
+  const u32 i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= items) return;
+  double total = 0;
+  u32 wrong = 0;
+  for (u32 k = first_group[i]; k < first_group[i + 1]; k++) total += group_losses[k], wrong += group_errors[k];
+  losses[i] = total, errors[i] = wrong;
+}

@@ -1,0 +1,405 @@
+//! A network as a program: a CUDA source with a kernel per operation, and the order of the kernels.
+
+use std::fmt::Write;
+
+use super::network::{Convolution, Layer, Network, NetworkInput};
+use crate::compile::KernelSource;
+
+mod maps;
+mod recurrent;
+
+/// The threads of a block, except in recurrent layers.
+const THREADS: u32 = 256;
+/// The shortest part of a convolution's gradient sum for a separate block.
+const SHORTEST_PART: usize = 512;
+/// Blocks per device that keep a GPU busy with few devices.
+const FEW_BLOCKS: usize = 8;
+
+/// A launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// The number of the kernel.
+    pub(crate) kernel: usize,
+    /// Blocks per device.
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    /// The time step of a recurrent layer.
+    pub(crate) time: u32,
+}
+
+/// A network for batches of a size, as kernels and launches.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) source: KernelSource,
+    /// The launches of a step, or of a forward pass.
+    pub(crate) launches: Vec<Launch>,
+    pub(crate) kernels: usize,
+    /// The number of parameters.
+    pub(crate) flat: usize,
+    /// Floats of a device's parameters in working form: every tensor starts at a multiple of four.
+    pub(crate) working: usize,
+    /// Floats of a device's activations and slopes.
+    pub(crate) arena: usize,
+}
+
+/// A tensor of the parameters: places in flat order and in working form.
+struct Tensor {
+    flat: usize,
+    at: usize,
+    len: usize,
+    /// Rows and columns of the working form, if it is the transpose.
+    transposed: Option<[usize; 2]>,
+}
+
+/// The output of a layer.
+#[derive(Clone, Copy)]
+struct Activation {
+    at: usize,
+    width: usize,
+    /// Rows per example: time steps of a sequence.
+    rows: usize,
+    /// The place of the slopes, unless no parameters precede.
+    slopes: Option<usize>,
+    /// Whether slopes pass a ReLU: they are zero where the value is.
+    cut: bool,
+}
+
+struct Builder {
+    batch: usize,
+    trains: bool,
+    clusters: bool,
+    text: String,
+    tensors: Vec<Tensor>,
+    flat: usize,
+    working: usize,
+    arena: usize,
+    forward: Vec<Launch>,
+    /// The launches of each layer's backward pass.
+    backward: Vec<Vec<Launch>>,
+    kernels: usize,
+}
+
+impl Program {
+    /// Builds the program of a step with batches of this size, or of a forward pass.
+    /// `clusters` is set if the GPU has clusters of blocks.
+    pub(crate) fn new(network: &Network, batch: usize, trains: bool, clusters: bool) -> Self {
+        let mut builder = Builder {
+            batch,
+            trains,
+            clusters,
+            text: String::new(),
+            tensors: Vec::new(),
+            flat: 0,
+            working: 0,
+            arena: 0,
+            forward: Vec::new(),
+            backward: Vec::new(),
+            kernels: 0,
+        };
+        let labels = builder.place(batch);
+        let mut symbols = 0;
+        let mut x = builder.input(network.input, &mut symbols);
+        for layer in &network.layers {
+            x = builder.layer(layer, x, symbols);
+        }
+        builder.head(network.logits, x);
+        builder.finish(network, labels)
+    }
+}
+
+impl Builder {
+    /// Returns a place in the arena for this many floats.
+    fn place(&mut self, len: usize) -> usize {
+        let at = self.arena;
+        self.arena = (at + len).next_multiple_of(4);
+        at
+    }
+
+    /// Returns a place for slopes.
+    fn slopes(&mut self, len: usize) -> Option<usize> {
+        self.trains.then(|| self.place(len))
+    }
+
+    /// Adds a tensor and returns its place in working form.
+    fn tensor(&mut self, len: usize, transposed: Option<[usize; 2]>) -> usize {
+        let at = self.working;
+        self.tensors.push(Tensor { flat: self.flat, at, len, transposed });
+        self.flat += len;
+        self.working = (at + len).next_multiple_of(4);
+        at
+    }
+
+    /// Adds the sizes and places of a layer and returns its name.
+    fn sizes(&mut self, sizes: &[(&str, i64)]) -> String {
+        let name = format!("Layer{}", self.text.matches("struct Layer").count());
+        let list: Vec<String> = sizes.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let _ = writeln!(self.text, "struct {name} {{ static constexpr int {}; }};", list.join(", "));
+        name
+    }
+
+    /// Adds a kernel that calls a function of the headers, and returns its first launch.
+    fn kernel(&mut self, call: &str, blocks: usize, threads: u32) -> Launch {
+        self.kernel_with("", call, blocks, threads)
+    }
+
+    /// Adds a kernel with an attribute.
+    fn kernel_with(&mut self, attribute: &str, call: &str, blocks: usize, threads: u32) -> Launch {
+        let kernel = self.kernels;
+        self.kernels += 1;
+        let resident = if threads == THREADS { 2 } else { 1 };
+        let _ = writeln!(
+            self.text,
+            "extern \"C\" __global__ void {attribute} __launch_bounds__({threads}, {resident}) \
+             op{kernel}(const __grid_constant__ Wave wave, int t) {{ {call}; }}"
+        );
+        Launch { kernel, blocks: blocks as u32, threads, time: 0 }
+    }
+
+    fn input(&mut self, input: NetworkInput, symbols: &mut usize) -> Activation {
+        match input {
+            NetworkInput::Bytes { dim } | NetworkInput::Dense { dim } => {
+                let at = self.place(self.batch * dim);
+                let layer = self.sizes(&[("DIM", dim as i64), ("Z", at as i64)]);
+                let feature = if matches!(input, NetworkInput::Bytes { .. }) { "u8" } else { "float" };
+                let blocks = (self.batch * dim).div_ceil(1024);
+                let call = format!("gather_features<{feature}, {layer}>(wave)");
+                let launch = self.kernel(&call, blocks, THREADS);
+                self.forward.push(launch);
+                Activation { at, width: dim, rows: 1, slopes: None, cut: false }
+            }
+            NetworkInput::Text { len } | NetworkInput::Words { len } => {
+                *symbols = self.place(self.batch * len);
+                let layer = self.sizes(&[("LEN", len as i64), ("SYMBOLS", *symbols as i64)]);
+                let launch = self.kernel(&format!("gather_symbols<{layer}>(wave)"), 1, THREADS);
+                self.forward.push(launch);
+                Activation { at: *symbols, width: 1, rows: len, slopes: None, cut: false }
+            }
+        }
+    }
+
+    fn layer(&mut self, layer: &Layer, x: Activation, symbols: usize) -> Activation {
+        match *layer {
+            Layer::Convolution(convolution) => self.convolution(convolution, x),
+            Layer::Dense { outputs, bias, relu, transposed } => {
+                self.dense(x, outputs, bias, relu, transposed)
+            }
+            Layer::FrozenVectors { dim } => self.table(x.rows, symbols, None, dim, [None, None]),
+            Layer::Embedding { symbols: rows, dim, padded } => {
+                let table = self.tensor(rows * dim, None);
+                let padding = padded.then_some(0);
+                self.table(x.rows, symbols, Some((table, rows)), dim, [None, padding])
+            }
+            Layer::Recurrent(recurrent) => self.recurrent(recurrent, x, symbols),
+            Layer::Relu => self.activation(0, x),
+            Layer::Tanh => self.activation(1, x),
+            Layer::Gelu => self.activation(2, x),
+            Layer::Pool(pool) => self.pool(pool, x),
+            Layer::Norm(norm) => self.norm(norm, x),
+            Layer::Residual(ref layers) => self.residual(layers, x, symbols),
+            Layer::Last { skips_padding } => self.over_time(false, skips_padding, x, symbols),
+            Layer::Mean { skips_padding } => self.over_time(true, skips_padding, x, symbols),
+            Layer::Flatten => self.flatten(x),
+        }
+    }
+
+    fn dense(
+        &mut self,
+        x: Activation,
+        outputs: usize,
+        bias: bool,
+        relu: bool,
+        transposed: bool,
+    ) -> Activation {
+        let weights = self.tensor(x.width * outputs, None);
+        let bias = bias.then(|| self.tensor(outputs, None));
+        let rows = self.batch * x.rows;
+        let (at, slopes) = (self.place(rows * outputs), self.slopes(rows * outputs));
+        let z = Activation { at, width: outputs, rows: x.rows, slopes, cut: relu };
+        self.dense_between(x, z, [weights].into_iter().chain(bias), relu, transposed);
+        z
+    }
+
+    /// Adds a full layer between two activations. The places are those of the matrix and the
+    /// biases, if it has any.
+    fn dense_between(
+        &mut self,
+        x: Activation,
+        z: Activation,
+        places: impl IntoIterator<Item = usize>,
+        relu: bool,
+        transposed: bool,
+    ) {
+        let (rows, outputs) = (self.batch * x.rows, z.width);
+        let mut places = places.into_iter();
+        let (weights, bias) = (places.next(), places.next());
+        let layer = self.sizes(&[
+            ("ROWS", rows as i64),
+            ("I", x.width as i64),
+            ("O", outputs as i64),
+            ("W", or_none(weights)),
+            ("BIAS", or_none(bias)),
+            ("X", x.at as i64),
+            ("Z", z.at as i64),
+            ("DX", or_none(x.slopes)),
+            ("DZ", or_none(z.slopes)),
+            ("BIAS_DZ", or_none(z.slopes)),
+            ("BIAS_ROWS", rows as i64),
+            ("TRANSPOSED", transposed.into()),
+            ("RELU", relu.into()),
+            ("CUT", x.cut.into()),
+        ]);
+        let tiles = |m: usize, n: usize, tile: usize| m.div_ceil(tile) * n.div_ceil(64);
+        let tile = if rows <= 16 { 16 } else { 64 };
+        let launch =
+            self.kernel(&format!("dense_forward<{layer}>(wave)"), tiles(rows, outputs, tile), THREADS);
+        self.forward.push(launch);
+        if self.trains {
+            let mut backward = Vec::new();
+            if x.slopes.is_some() {
+                let blocks = tiles(rows, x.width, tile);
+                backward.push(self.kernel(&format!("dense_backward<{layer}>(wave)"), blocks, THREADS));
+            }
+            let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
+            let blocks = tiles(m, n, 64) + bias.map_or(0, |_| outputs.div_ceil(32));
+            backward.push(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS));
+            self.backward.push(backward);
+        }
+    }
+
+    fn convolution(&mut self, convolution: Convolution, x: Activation) -> Activation {
+        let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
+        let ([tall, wide], batch, taps) =
+            (convolution.size(), self.batch, channels * convolution.side * convolution.side);
+        let weights = self.tensor(filters * taps, None);
+        let bias = convolution.bias.then(|| self.tensor(filters, None));
+        let cells = batch * filters * rows * columns;
+        let (at, slopes) = (self.place(cells), self.slopes(cells));
+        let pool = if convolution.pool { 2 } else { 1 };
+        let winners = if self.trains && pool == 2 { self.place(cells.div_ceil(4)) } else { 0 };
+        let widened = (self.trains && pool == 2).then(|| self.place(batch * filters * tall * wide));
+        let tiles = filters.div_ceil(if filters <= 32 { 32 } else { 64 }) * taps.div_ceil(64);
+        let sum = batch * rows * columns * pool * pool;
+        let splits = FEW_BLOCKS.div_ceil(tiles).min(sum / SHORTEST_PART).max(1);
+        let parts = if self.trains && splits > 1 { self.place(splits * filters * taps) } else { 0 };
+        let layer = self.sizes(&[
+            ("C", channels as i64),
+            ("H", height as i64),
+            ("W", width as i64),
+            ("O", filters as i64),
+            ("SIDE", convolution.side as i64),
+            ("PAD", convolution.padding as i64),
+            ("STRIDE", convolution.stride as i64),
+            ("POOL", pool as i64),
+            ("PH", tall as i64),
+            ("PW", wide as i64),
+            ("QH", rows as i64),
+            ("QW", columns as i64),
+            ("FILTERS", weights as i64),
+            ("BIAS", or_none(bias)),
+            ("X", x.at as i64),
+            ("Z", at as i64),
+            ("DX", or_none(x.slopes)),
+            ("DZ", or_none(slopes)),
+            ("WINNERS", winners as i64),
+            ("WIDE", or_none(widened)),
+            ("SPLITS", splits as i64),
+            ("PARTS", parts as i64),
+            ("RELU", convolution.relu.into()),
+            ("CUT", x.cut.into()),
+        ]);
+        let narrow = |n: usize| if n <= 32 { 32 } else { 64 };
+        let blocks = sum.div_ceil(128) * filters.div_ceil(narrow(filters));
+        let launch = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
+        self.forward.push(launch);
+        if self.trains {
+            let mut backward = Vec::new();
+            if widened.is_some() {
+                let blocks = (batch * filters * tall * wide).div_ceil(1024);
+                backward.push(self.kernel(&format!("conv_widen<{layer}>(wave)"), blocks, THREADS));
+            }
+            if x.slopes.is_some() {
+                let blocks = (batch * height * width).div_ceil(128) * channels.div_ceil(narrow(channels));
+                backward.push(self.kernel(&format!("conv_backward<{layer}>(wave)"), blocks, THREADS));
+            }
+            let blocks = tiles * splits + bias.map_or(0, |_| filters.div_ceil(8));
+            backward.push(self.kernel(&format!("conv_gradient<{layer}>(wave)"), blocks, THREADS));
+            if splits > 1 {
+                let blocks = (filters * taps).div_ceil(THREADS as usize);
+                backward.push(self.kernel(&format!("conv_descend<{layer}>(wave)"), blocks, THREADS));
+            }
+            self.backward.push(backward);
+        }
+        let cut = convolution.relu && !convolution.pool;
+        Activation { at, width: filters * rows * columns, rows: 1, slopes, cut }
+    }
+
+    fn head(&mut self, logits: usize, z: Activation) {
+        let layer = self.sizes(&[("CLASSES", logits as i64), ("Z", z.at as i64), ("DZ", or_none(z.slopes))]);
+        let launch = if self.trains {
+            self.kernel(&format!("head_backward<{layer}>(wave)"), self.batch.div_ceil(8), THREADS)
+        } else {
+            self.kernel(&format!("head_score<{layer}>(wave)"), 1, THREADS)
+        };
+        self.forward.push(launch);
+    }
+
+    fn finish(mut self, network: &Network, labels: usize) -> Program {
+        if self.trains {
+            let end = self.kernel("end_step(wave)", 1, 32);
+            self.backward.insert(0, vec![end]);
+        }
+        let window = if let NetworkInput::Text { len } = network.input { len } else { 0 };
+        let mut text = String::from("#include \"common.cuh\"\n");
+        if self.clusters {
+            text += "#include \"cluster.cuh\"\n";
+        }
+        let _ = writeln!(text, "#define CLUSTERS {}", u8::from(self.clusters));
+        let sizes = [
+            ("BATCH", self.batch),
+            ("WORKING", self.working),
+            ("PARAMS", self.flat),
+            ("LABELS", labels),
+            ("TEXT", window),
+        ];
+        for (name, value) in sizes {
+            let _ = writeln!(text, "constexpr int {name} = {value};");
+        }
+        let _ = writeln!(text, "constexpr size_t ARENA = {};", self.arena);
+        let _ = writeln!(text, "constexpr bool TRAINS = {};", self.trains);
+        for header in ["wave", "product", "dense", "conv", "recurrent", "table", "maps", "head"] {
+            let _ = writeln!(text, "#include \"general/{header}.cuh\"");
+        }
+        text += &self.flat_index();
+        text += "#include \"general/params.cuh\"\n";
+        text += &self.text;
+        let launches = self.forward.into_iter().chain(self.backward.into_iter().rev().flatten()).collect();
+        Program {
+            source: KernelSource { name: "general.cu", text: text.into(), sizes: Vec::new() },
+            launches,
+            kernels: self.kernels,
+            flat: self.flat,
+            working: self.working,
+            arena: self.arena,
+        }
+    }
+
+    /// Returns a function from the working form to the flat order.
+    fn flat_index(&self) -> String {
+        let mut text = String::from("__device__ int flat_index(int i) {\n");
+        for Tensor { flat, at, len, transposed } in &self.tensors {
+            let place = match transposed {
+                None => format!("{flat} + i - {at}"),
+                Some([rows, columns]) => {
+                    format!("{flat} + (i - {at}) % {columns} * {rows} + (i - {at}) / {columns}")
+                }
+            };
+            let _ = writeln!(text, "  if (i >= {at} && i < {}) return {place};", at + len);
+        }
+        text + "  return -1;\n}\n"
+    }
+}
+
+/// Returns a place, or −1 for none.
+fn or_none(place: Option<usize>) -> i64 {
+    place.map_or(-1, |place| place as i64)
+}
