@@ -80,6 +80,7 @@ fn each_max(shape: PoolShape, map: &[f32], values: &mut [f32], winners: &mut [f3
 }
 
 #[inline(always)]
+#[expect(clippy::float_cmp, reason = "a winner is a small whole number")]
 fn each_max_slope(shape: PoolShape, winners: &[f32], slopes: &[f32], out: &mut [f32]) {
     let PoolShape { channels, size, stride, .. } = shape;
     let [rows, columns] = shape.output();
@@ -257,7 +258,7 @@ fn each_group_slope(
     if has_output && shape.channels < shape.stride {
         out[..shape.len()].fill(0.0);
     }
-    for group in 0..shape.groups {
+    for (group, &factor) in inverse.iter().enumerate().take(shape.groups) {
         let (mut sums, mut products) = ([0.0; LANES], [0.0; LANES]);
         for cell in 0..shape.cells {
             let (range, scales) = (shape.group(cell, group), shape.scale(cell, group));
@@ -279,7 +280,7 @@ fn each_group_slope(
             let (range, scales) = (shape.group(cell, group), shape.scale(cell, group));
             let entries = normal[range.clone()].iter().zip(&slopes[range.clone()]).zip(&scale[scales]);
             for (out, ((normal, slope), scale)) in out[range].iter_mut().zip(entries) {
-                *out = inverse[group] * (slope * scale - mean - normal * along);
+                *out = factor * (slope * scale - mean - normal * along);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A compiled stack as a [`Model`]: forward pass, loss, and a backward pass that moves the parameters.
 
 use super::Stack;
-use super::operation::{Backward, Descent, Pass};
+use super::operation::{Backward, Descent, Operation, Pass};
 use super::program::{Instruction, Program, Slot, compile};
 use crate::data::WordVectors;
 use crate::kernel::softmax::{self, Rows};
@@ -47,8 +47,8 @@ impl StackNetwork {
     pub fn new(stack: Stack, vectors: Option<&WordVectors>, isa: Isa) -> Self {
         let program = compile(&stack, vectors);
         let operations = || program.instructions.iter().filter_map(Instruction::operation);
-        let num_params = operations().map(|operation| operation.flat_len()).sum();
-        let working_len = operations().map(|operation| operation.working_len()).sum();
+        let num_params = operations().map(Operation::flat_len).sum();
+        let working_len = operations().map(Operation::working_len).sum();
         Self { stack, program, num_params, working_len, kernel: Granted::new(isa) }
     }
 
@@ -285,10 +285,7 @@ impl StackNetwork {
 
     /// Calls a function with each operation with parameters, and the ranges of its parameters in flat
     /// order and in working form.
-    fn each_layer(
-        &self,
-        mut each: impl FnMut(&dyn super::operation::Operation, [std::ops::Range<usize>; 2]),
-    ) {
+    fn each_layer(&self, mut each: impl FnMut(&dyn Operation, [std::ops::Range<usize>; 2])) {
         let (mut flat, mut working) = (0, 0);
         for operation in self.program.instructions.iter().filter_map(Instruction::operation) {
             let ends = [flat + operation.flat_len(), working + operation.working_len()];
@@ -323,7 +320,7 @@ impl Target<'_> {
 
 impl Instruction {
     /// Returns the operation, which may have parameters.
-    fn operation(&self) -> Option<&dyn super::operation::Operation> {
+    fn operation(&self) -> Option<&dyn Operation> {
         match self {
             Self::Apply { operation, .. } => Some(&**operation),
             Self::Replace { .. } | Self::Fork { .. } | Self::Join { .. } => None,
