@@ -7,8 +7,9 @@ use deltafl::model::ModelSpec;
 use deltafl_data::experiment::Experiment;
 
 /// `[model]` sections, the addresses of experiments that contain them, and their serialised models.
-const MODELS: [(&str, &str, &str); 16] = [
-    ("kind = 'linear'", "23a44457ac0a1738", r#"{"kind":"linear"}"#),
+const MODELS: [(&str, &str, &str); 17] = [
+    ("kind = 'linear'", "", r#"{"kind":"linear","intercept":true}"#),
+    ("kind = 'linear'\nintercept = true", "", r#"{"kind":"linear","intercept":true}"#),
     ("kind = 'linear'\nintercept = false", "23a44457ac0a1738", r#"{"kind":"linear"}"#),
     (
         "kind = 'linear'\nintercept = true\nhuber = 0.7\nl2 = 1e-4",

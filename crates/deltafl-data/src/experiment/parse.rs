@@ -123,7 +123,7 @@ impl Experiment {
         let place = key("privacy").or_else(|| key("clip"));
         let mut file = ExperimentFile::deserialize(Deserializer::from(table))?;
         file.model = match model_section {
-            Some(section) => model(section)?,
+            Some(section) => model(section, file.resolved.is_some())?,
             None => return Err(InvalidExperiment::new("missing field `model`", whole)),
         };
         file.algorithm = match algorithm_sections {
@@ -179,12 +179,16 @@ fn external<'de, T: Deserialize<'de>>(
     Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
 }
 
-fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+/// The `[model]` section. A run folder contains the values of all options that differ from a serialised
+/// model, so that an option that it does not give has its default there.
+fn model(mut section: Spanned<DeValue<'_>>, is_resolved: bool) -> Result<ModelSection, InvalidExperiment> {
     let external: Option<toml::Table> = external(&mut section)?;
     let known: Vec<Entry> = MODELS.iter().map(|model| (model.kind, model.options)).collect();
     let table = OptionTable::read(section, "model", &known)?;
     let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
-    let spec = MODELS[table.entry].spec_with(given).map_err(|error| table.locate(error))?;
+    let definition = MODELS[table.entry];
+    let usual = definition.usual().filter(|_| !is_resolved);
+    let spec = definition.spec_with(usual.chain(given)).map_err(|error| table.locate(error))?;
     Ok(ModelSection { spec, l2: table.l2.unwrap_or_default(), external })
 }
 

@@ -14,7 +14,7 @@ use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, S
 use deltafl::superquantile::Conformity;
 use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
+use deltafl_data::run_folder::{self, Classes, Groups, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
 
 use super::cohorts;
 use super::measure::ReportMeasure;
@@ -77,6 +77,8 @@ pub(super) struct RunResults {
     pub(super) privacy: Vec<(u64, PrivacySpent)>,
     /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
+    /// The metric of each group of devices, if devices declare groups.
+    pub(super) groups: Option<Groups>,
     /// For each track, the rounds that changed nothing, over all seeds.
     pub(super) idle: Vec<IdleRounds>,
     /// Minimum and maximum size of the cohorts that sent histograms. `None` if devices sent
@@ -260,6 +262,8 @@ impl RunResults {
             measured,
             classes: run_folder::read_classes(folder)?
                 .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
+            groups: run_folder::read_groups(folder)?
+                .filter(|groups| groups.groups.iter().all(|group| group.values.len() == tracks.len())),
             idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
             privacy: privacy_spent(&lines),
@@ -290,7 +294,7 @@ impl RunResults {
             }
         }
         name.clone_into(&mut all.name);
-        all.classes = None;
+        (all.classes, all.groups) = (None, None);
         all.baseline = baseline(&all.tracks);
         Some(all)
     }
