@@ -106,6 +106,11 @@ fn rendered(inspection: &auto::Inspection) -> String {
         let line = format!("  {name}  {:<10}  {}", column.role.name(), column.note);
         writeln!(out, "{}", line.trim_end()).expect("a string takes any text");
     }
+    if inspection.table.device.is_none() {
+        let note = "no column looks like a device, so all rows are one: name it with --device, or divide the rows with \
+                    deltafl data partition";
+        writeln!(out, "  {note}").expect("a string takes any text");
+    }
     let missing = inspection.table.missing.name();
     writeln!(out, "  missing values: {missing} (--missing); other choices: --device, --label, --group, --text, --category, --number, --date, --ignore")
         .expect("a string takes any text");

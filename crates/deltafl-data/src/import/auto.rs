@@ -234,7 +234,7 @@ fn finish(
             _ if roles.ignored[i] => Some("--ignore"),
             _ if !wanted(i) => Some("not among --columns"),
             ColumnRole::Identifier => Some("almost all values are different"),
-            ColumnRole::Constant => Some("one value"),
+            ColumnRole::Constant => Some(column.other.unwrap_or("one value")),
             ColumnRole::Date if !given.dates.contains(&name) && !given.features.contains(&name) => {
                 Some("dates, unless --date names them")
             }

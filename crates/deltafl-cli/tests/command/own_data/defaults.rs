@@ -96,3 +96,15 @@ fn a_broken_file_of_any_format_is_an_error_with_its_place_and_writes_nothing() {
         assert!(!workdir.path("out").exists(), "{name}");
     }
 }
+
+#[test]
+fn lists_and_a_missing_device_column_are_named() {
+    let workdir = Workdir::with("");
+    let rows: String = (0..30)
+        .map(|i| format!("{{\"a\": {i}.5, \"tags\": [1, 2], \"label\": \"{}\"}}\n", ["x", "y"][i % 2]))
+        .collect();
+    fs::write(workdir.path("t.jsonl"), rows).unwrap();
+    let told = workdir.printed("data import auto t.jsonl --out t");
+    assert!(told.contains("tags   constant    not used: lists"), "{told}");
+    assert!(told.contains("no column looks like a device"), "{told}");
+}
