@@ -43,8 +43,8 @@ mod summary;
 pub use baseline::Baseline;
 pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
 pub use classes::{ClassFigures, Classes};
-pub use groups::{GroupFigures, Groups};
 pub use devices::{DevicesError, EvaluationFile};
+pub use groups::{GroupFigures, Groups};
 pub use idle::{IdleCause, IdleRounds};
 pub use summary::{HeldOutSummary, Summary, TrackSummary};
 

@@ -8,8 +8,8 @@ use arrow_array::builder::StringDictionaryBuilder;
 use arrow_array::types::{Float16Type, Int8Type};
 use arrow_array::{
     ArrayRef, ArrowPrimitiveType, BooleanArray, Date32Array, Date64Array, Decimal128Array, Float16Array,
-    Float64Array, Int8Array, Int64Array, LargeStringArray, NullArray, RecordBatch, StringArray, StringViewArray,
-    TimestampMillisecondArray, UInt16Array,
+    Float64Array, Int8Array, Int64Array, LargeStringArray, NullArray, RecordBatch, StringArray,
+    StringViewArray, TimestampMillisecondArray, UInt16Array,
 };
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -112,7 +112,8 @@ fn every_form_compression_and_flat_type_is_read() {
             let dir = TempDir::new().unwrap();
             let imported = import(&dir, &arrow(form, compression, &batches), &columns()).unwrap();
             let federation = opened(&imported);
-            let long = federation.devices().find(|&k| federation.id(k) == "a clinic with a long name").unwrap();
+            let long =
+                federation.devices().find(|&k| federation.id(k) == "a clinic with a long name").unwrap();
             assert_eq!(federation.example_count(long), 3, "{form:?} {compression:?}");
             // sex F, M; kind flat, missing; then one feature per number; smokes false, true; dates.
             #[rustfmt::skip]
@@ -150,8 +151,11 @@ fn what_is_missing_is_named_with_its_row() {
     let strict = TableColumns { missing: MissingRule::Error, ..columns() };
     let refused = import(&dir, &bytes, &strict).unwrap_err().to_string();
     assert!(refused.contains("row 0: the value of column \"nothing\" is missing"), "{refused}");
-    let strict =
-        TableColumns { features: vec!["small".into(), "real".into()], missing: MissingRule::Error, ..columns() };
+    let strict = TableColumns {
+        features: vec!["small".into(), "real".into()],
+        missing: MissingRule::Error,
+        ..columns()
+    };
     let refused = import(&dir, &bytes, &strict).unwrap_err().to_string();
     assert!(refused.contains("row 1: the value of column \"real\" is missing"), "{refused}");
     assert!(!dir.path().join("out").exists());
@@ -202,6 +206,9 @@ fn other_files_are_named() {
     ] {
         let dir = TempDir::new().unwrap();
         let refused = import(&dir, bytes, &columns).unwrap_err().to_string();
-        assert!(refused.contains("not an Arrow file that can be read") && refused.contains(expected), "{refused}");
+        assert!(
+            refused.contains("not an Arrow file that can be read") && refused.contains(expected),
+            "{refused}"
+        );
     }
 }

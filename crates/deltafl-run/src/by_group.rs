@@ -66,7 +66,8 @@ fn figures(federation: &Federation, split: Split, seeds: &[SplitEvaluation]) -> 
 pub fn rendered(groups: &Groups, metric: &'static Metric, tracks: &[String]) -> String {
     let header = [String::new(), "devices".to_owned()].into_iter().chain(tracks.iter().cloned());
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
-    let digits = text_table::decimals(metric, groups.groups.iter().flat_map(|g| g.values.iter().map(|v| v.mean)));
+    let digits =
+        text_table::decimals(metric, groups.groups.iter().flat_map(|g| g.values.iter().map(|v| v.mean)));
     for group in &groups.groups {
         let values = group.values.iter().map(|&value| text_table::formatted(metric, value, digits));
         rows.push([group.name.clone(), group.devices.to_string()].into_iter().chain(values).collect());

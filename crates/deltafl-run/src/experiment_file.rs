@@ -311,9 +311,8 @@ pub(crate) fn assign(document: &mut DocumentMut, key: &str, value: Value) -> Res
     if let (Some(kind), Some(section)) = (kind, document.get_mut("model").and_then(Item::as_table_like_mut)) {
         let has = |options: &[OptionSpec], name: &str| options.iter().any(|option| option.name == name);
         let names: Vec<String> = section.iter().map(|(name, _)| name.to_owned()).collect();
-        let is_foreign = |name: &&String| {
-            !has(kind.options, name) && MODELS.iter().any(|model| has(model.options, name))
-        };
+        let is_foreign =
+            |name: &&String| !has(kind.options, name) && MODELS.iter().any(|model| has(model.options, name));
         for name in names.iter().filter(is_foreign) {
             section.remove(name);
         }

@@ -272,7 +272,7 @@ impl<'a> Server<'a> {
             kernel: config.kernel.unwrap_or_else(Isa::detect),
             compute: BackendName::default(),
             params: model.trainer.num_params(),
-            normalise, // Without one, the contract of the data contains its constants.
+            normalise,        // Without one, the contract of the data contains its constants.
             population: None, // Devices do not report their number of examples.
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));

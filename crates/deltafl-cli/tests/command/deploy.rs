@@ -78,7 +78,10 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     assert!(workdir.printed("certs revoke tablet").contains("revoked"));
     tablet.hear("the server refuses this device's certificate");
     let refused = workdir.refusal(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
-    assert!(refused.contains("refuses this device's certificate") && refused.contains("it was revoked"), "{refused}");
+    assert!(
+        refused.contains("refuses this device's certificate") && refused.contains("it was revoked"),
+        "{refused}"
+    );
     assert!(workdir.refusal("certs revoke nobody").contains("there is no device nobody"));
 }
 

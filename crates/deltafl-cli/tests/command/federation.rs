@@ -96,7 +96,8 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     let mut devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
     // Every device answers in every round, and learns that training is over.
-    for said in ["takes part in normalised", "answered in round 1", "answered in round 2", "training is over"] {
+    for said in ["takes part in normalised", "answered in round 1", "answered in round 2", "training is over"]
+    {
         devices[0].hear(said);
     }
     assert!(asked(&http, "/metrics").1.contains("deltafl_leading 1"), "it holds the lease");

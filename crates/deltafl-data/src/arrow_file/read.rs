@@ -249,10 +249,7 @@ pub(super) fn footer_table(file: &[u8]) -> Result<(usize, MetadataTable<'_>), In
 }
 
 /// Returns the metadata of a block, and the place of its body.
-pub(super) fn block_parts(
-    file: &[u8],
-    block: BatchPlace,
-) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
+pub(super) fn block_parts(file: &[u8], block: BatchPlace) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
     let BatchPlace { offset, metadata_len: metadata, body_len: body } = block;
     let out = |what, offset, len| InvalidArrowFile::OutOfBounds { what, offset, len, file: file.len() };
     let prefix = CONTINUATION.len() + 4;

@@ -76,7 +76,8 @@ impl ArrowTable {
         }
         let (at, footer) = footer_table(&file)?;
         let damaged = |_: Damaged| InvalidArrowFile::Metadata { what: "footer", offset: at };
-        let schema = footer.table(footer::SCHEMA).and_then(|schema| schema.ok_or(Damaged)).map_err(damaged)?;
+        let schema =
+            footer.table(footer::SCHEMA).and_then(|schema| schema.ok_or(Damaged)).map_err(damaged)?;
         let fields = fields(schema, at)?;
         let blocks = |slot| -> Result<Vec<BatchPlace>, Damaged> {
             let blocks: Structs<'_, 3> = footer.structs(slot)?;
@@ -166,11 +167,7 @@ impl ArrowTable {
     }
 
     /// Returns a reader of the buffers of a batch.
-    fn reader(
-        &self,
-        message: &Message,
-        batch: MetadataTable<'_>,
-    ) -> Result<BodyReader, InvalidArrowFile> {
+    fn reader(&self, message: &Message, batch: MetadataTable<'_>) -> Result<BodyReader, InvalidArrowFile> {
         let damaged = |_: Damaged| message.damaged("record batch message");
         let codec = match batch.table(record_batch::COMPRESSION).map_err(damaged)? {
             None => None,
@@ -233,8 +230,7 @@ impl ArrowTable {
         }
         let end = start.checked_add(len).filter(|&end| end <= file.len());
         let end = end.ok_or_else(|| cut("a message", start, len))?;
-        let mut message =
-            Message { metadata: file.slice(start..end), at, body: Bytes::new(), next: end };
+        let mut message = Message { metadata: file.slice(start..end), at, body: Bytes::new(), next: end };
         let body = message.root().and_then(|root| root.i64(message::BODY_LENGTH));
         let body = body.ok().and_then(|len| usize::try_from(len).ok());
         let body = body.ok_or_else(|| message.damaged("message"))?;
@@ -275,4 +271,3 @@ fn fields(schema: MetadataTable<'_>, at: usize) -> Result<Vec<TableField>, Inval
     let parse = |i| TableField::parse(fields.get(i)?, 0);
     (0..fields.len()).map(parse).collect::<Result<_, _>>().map_err(damaged)
 }
-

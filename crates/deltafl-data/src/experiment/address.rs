@@ -28,7 +28,8 @@ impl Experiment {
         let tracks = self.0.tracks.filter(|_| !is_default);
         let is_old = self.0.resolved.as_ref().is_some_and(|resolved| resolved.normalise.is_none());
         let (model, data) = (self.0.model.canonical(), self.0.data.canonical(is_old));
-        let of_run = ExperimentFile { name: String::new(), tracks, model, data, resolved: None, ..self.0.clone() };
+        let of_run =
+            ExperimentFile { name: String::new(), tracks, model, data, resolved: None, ..self.0.clone() };
         let mut hex = blake3::hash(Self(of_run).to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex

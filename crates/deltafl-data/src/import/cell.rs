@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn the_missing_values_of_pandas_are_missing_and_nothing_else_is() {
         let missing = [
-            "", "#N/A", "#NA", "-1.#IND", "1.#IND", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None",
-            "n/a", "nan", "null", "NAN",
+            "", "#N/A", "#NA", "-1.#IND", "1.#IND", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN",
+            "None", "n/a", "nan", "null", "NAN",
         ];
         assert!(missing.into_iter().all(is_missing));
         for text in ["N", "n", "-", "1", "1.5", "-1", "nil", "Nothing", "#", "<", "0", "?", "none"] {

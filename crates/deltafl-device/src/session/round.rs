@@ -25,9 +25,9 @@ use tokio::time::Instant;
 
 use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
-use crate::events::SessionEvent;
 use crate::consent::Reason;
 use crate::defences::Defence;
+use crate::events::SessionEvent;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
 use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};

@@ -29,7 +29,8 @@ struct Usual {
 
 impl Usual {
     fn for_input(kind: InputKind, is_table: bool) -> Self {
-        let usual = |model, normalise, learning_rate, intercept| Self { model, normalise, learning_rate, intercept };
+        let usual =
+            |model, normalise, learning_rate, intercept| Self { model, normalise, learning_rate, intercept };
         match kind {
             InputKind::Bytes { .. } => usual("linear", "mean-ratio", 1.0, Some(false)),
             InputKind::Dense { .. } if is_table => usual("linear", "standard", 0.1, Some(true)),

@@ -14,7 +14,9 @@ use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, S
 use deltafl::superquantile::Conformity;
 use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{self, Classes, Groups, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
+use deltafl_data::run_folder::{
+    self, Classes, EvaluationFile, Groups, IdleRounds, RoundLine, RunFolderError,
+};
 
 use super::cohorts;
 use super::measure::ReportMeasure;

@@ -38,7 +38,10 @@ fn a_table_is_standardised_and_a_linear_model_has_an_intercept_unless_the_file_s
         let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let of = |part: &serde_json::Value| part["mean"]["mean"].as_f64().unwrap();
         let own = &summary["tracks"][0];
-        (of(if own["test"].is_null() { &own["train"] } else { &own["test"] }), of(&summary["baseline"]["test"]))
+        (
+            of(if own["test"].is_null() { &own["train"] } else { &own["test"] }),
+            of(&summary["baseline"]["test"]),
+        )
     };
     let (own, constant) = rmse("", "default");
     assert!(own < 0.3 * constant, "{own} against {constant}");
@@ -51,7 +54,9 @@ fn a_table_is_standardised_and_a_linear_model_has_an_intercept_unless_the_file_s
     // An extended run keeps its settings, and a changed one is refused.
     workdir.printed("run x.toml --quiet --out without --resume --set model.intercept=false --set rounds=22");
     assert!(workdir.refusal("run x.toml --out without --resume --set rounds=24").contains("model.intercept"));
-    assert!(workdir.refusal("run x.toml --out default --resume --set data.normalise=none").contains("normalise"));
+    assert!(
+        workdir.refusal("run x.toml --out default --resume --set data.normalise=none").contains("normalise")
+    );
 }
 
 #[test]
@@ -71,7 +76,10 @@ fn results_by_group_of_devices_are_in_the_output_the_run_folder_and_the_report()
     let csv = fs::read_to_string(workdir.path("houses.csv")).unwrap();
     fs::write(workdir.path("two.csv"), csv.replacen("c0,north", "c0,south", 1)).unwrap();
     let told = workdir.refusal("data import auto two.csv --label price --group region --out two");
-    assert!(told.contains("line 3: device \"c0\" is in the group \"south\" before, and in \"north\" here"), "{told}");
+    assert!(
+        told.contains("line 3: device \"c0\" is in the group \"south\" before, and in \"north\" here"),
+        "{told}"
+    );
     assert!(!workdir.path("two").exists());
 }
 
@@ -82,7 +90,11 @@ fn a_broken_file_of_any_format_is_an_error_with_its_place_and_writes_nothing() {
         ("short.csv", b"user,x,label\na,1,0\na,2\n", "short.csv, line 3: fields: expected 3, found 2"),
         ("latin.csv", b"user,x,label\na,caf\xe9,0\n", "latin.csv, line 2: not valid UTF-8"),
         ("word.tsv", b"user\tx\tlabel\na\t1\t0\na\tone\t1\n", "word.tsv, line 3: \"one\" is not a number"),
-        ("cut.jsonl", b"{\"user\": \"a\", \"x\": 1, \"label\": 0}\n{\"user\": \n", "cut.jsonl, line 2: not a JSON object"),
+        (
+            "cut.jsonl",
+            b"{\"user\": \"a\", \"x\": 1, \"label\": 0}\n{\"user\": \n",
+            "cut.jsonl, line 2: not a JSON object",
+        ),
         ("cut.parquet", b"PAR1\0\0\0\0", "cut.parquet: not a Parquet file that can be read"),
         ("cut.arrow", b"ARROW1\0\0\xff\xff\xff\xff", "cut.arrow: not an Arrow file that can be read"),
         ("stream.arrow", b"\xff\xff\xff\xff\x10\0\0\0", "stream.arrow: not an Arrow file that can be read"),

@@ -236,7 +236,9 @@ impl BodyReader {
         // One byte more than announced shows that the buffer is longer.
         let limit = len as u64 + 1;
         match codec {
-            Codec::Lz4Frame => lz4_flex::frame::FrameDecoder::new(&contents[..]).take(limit).read_to_end(&mut out),
+            Codec::Lz4Frame => {
+                lz4_flex::frame::FrameDecoder::new(&contents[..]).take(limit).read_to_end(&mut out)
+            }
             Codec::Zstd => zstd::Decoder::with_buffer(&contents[..])
                 .and_then(|decoder| decoder.take(limit).read_to_end(&mut out)),
         }

@@ -39,17 +39,34 @@ pub(super) enum ValueType {
     /// Bytes of a number: 2, 4 or 8.
     Float(usize),
     /// Bytes of an offset, 4 or 8, and whether the values are UTF-8.
-    Variable { offset: usize, is_text: bool },
+    Variable {
+        offset: usize,
+        is_text: bool,
+    },
     /// Views of strings or bytes.
-    View { is_text: bool },
+    View {
+        is_text: bool,
+    },
     /// Bytes of a number, and the number of decimal places.
-    Decimal { width: usize, scale: i32 },
+    Decimal {
+        width: usize,
+        scale: i32,
+    },
     /// Bytes of a tick, and the number of ticks per day since 1970-01-01.
-    Time { width: usize, per_day: f64 },
+    Time {
+        width: usize,
+        per_day: f64,
+    },
     /// Values of a fixed number of bytes that are not used.
-    Fixed { name: &'static str },
+    Fixed {
+        name: &'static str,
+    },
     /// Nested values, which are not used, with the number of their buffers beside the validity.
-    Nested { buffers: usize, has_validity: bool, name: &'static str },
+    Nested {
+        buffers: usize,
+        has_validity: bool,
+        name: &'static str,
+    },
 }
 
 impl TableField {

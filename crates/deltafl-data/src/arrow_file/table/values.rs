@@ -21,12 +21,33 @@ pub(super) enum Stored {
     Bits(Bytes),
     Whole(WholeType, Bytes),
     Float(usize, Bytes),
-    Decimal { width: usize, scale: i32, bytes: Bytes },
-    Time { width: usize, per_day: f64, bytes: Bytes },
-    Variable { offset: usize, offsets: Bytes, bytes: Bytes, is_text: bool },
-    Views { views: Bytes, buffers: Vec<Bytes>, is_text: bool },
+    Decimal {
+        width: usize,
+        scale: i32,
+        bytes: Bytes,
+    },
+    Time {
+        width: usize,
+        per_day: f64,
+        bytes: Bytes,
+    },
+    Variable {
+        offset: usize,
+        offsets: Bytes,
+        bytes: Bytes,
+        is_text: bool,
+    },
+    Views {
+        views: Bytes,
+        buffers: Vec<Bytes>,
+        is_text: bool,
+    },
     /// Indices of the values of a dictionary, which consists of parts.
-    Indexed { index: WholeType, indices: Bytes, parts: Vec<ColumnValues> },
+    Indexed {
+        index: WholeType,
+        indices: Bytes,
+        parts: Vec<ColumnValues>,
+    },
 }
 
 /// A value of a table.

@@ -34,7 +34,11 @@ impl DeclaredGroups {
                 groups.insert(device.to_owned(), group.to_owned());
                 let mut names = self.names.borrow_mut();
                 names.insert(group.to_owned());
-                if names.len() > MAX_GROUPS { Err(ImportProblem::Groups { most: MAX_GROUPS }) } else { Ok(()) }
+                if names.len() > MAX_GROUPS {
+                    Err(ImportProblem::Groups { most: MAX_GROUPS })
+                } else {
+                    Ok(())
+                }
             }
         }
     }
