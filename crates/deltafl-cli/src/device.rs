@@ -243,11 +243,7 @@ fn take_part(args: TakePart) -> Result<()> {
         minute_of_day,
         notify: &|notice| eprintln!("{notice}"),
     };
-    participation.run(&|| stop.load(Ordering::Relaxed)).map_err(device_error)?;
-    if !stop.load(Ordering::Relaxed) {
-        eprintln!("training is over: the server asks for no further rounds");
-    }
-    Ok(())
+    participation.run(&|| stop.load(Ordering::Relaxed)).map_err(device_error)
 }
 
 /// A report of an error of a device.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deltafl_run::evaluate::{EvaluateOptions, evaluate};
-use deltafl_run::{by_class, text_table};
+use deltafl_run::{by_class, by_group, text_table};
 use miette::{IntoDiagnostic, Result};
 
 use crate::error::explained;
@@ -58,6 +58,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(classes) = &evaluation.classes {
         let names: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
         print!("{}", by_class::rendered(classes, &names));
+    }
+    if let Some(groups) = &evaluation.groups {
+        let names: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
+        print!("{}", by_group::rendered(groups, summary.task.primary(), &names));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
 use deltafl::trainer::{LocalTrainer as _, Sgd};
 use deltafl_device::enrolment::{AskError, ModelApi};
+use deltafl_device::is_refused_certificate;
 use deltafl_run::text_table;
 use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use deltafl_wire::contract::DataContract;
@@ -194,8 +195,15 @@ fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Re
     let heading = best.shown.heading();
     let digits = text_table::decimals(best.shown, tried.iter().map(|level| level.value));
     println!("{:>9}  {:>8}  {heading:>8}  {:>13}  {:>13}", "θ", "loss", "median", "90th");
+    // Levels that the table shows as equal are not ranked.
+    let is_equal = |level: &&Tried| format!("{:.4}", level.loss) == format!("{:.4}", best.loss);
+    let is_single = tried.iter().filter(is_equal).count() == 1;
     for level in &tried {
-        let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
+        let mark = match () {
+            () if !is_equal(&level) => "",
+            () if is_single => "  ← serves this device best",
+            () => "  ← as good as the best",
+        };
         let theta = level.theta.to_string();
         let value = text_table::number(level.shown.display_value(level.value), digits);
         let [median, high] = match held_out {
@@ -291,6 +299,11 @@ fn ask_error(error: AskError) -> Report {
         }
         AskError::Refused { status: 404, .. } => {
             bad_input("the server has no such model yet").because(error).into()
+        }
+        error if is_refused_certificate(&error) => {
+            let help = "it was revoked or has expired: deltafl certs show DIR prints its validity; ask the keeper of \
+                        the authority";
+            bad_input("the server refuses this device's certificate").help(help).into()
         }
         error => Report::from_err(error),
     }

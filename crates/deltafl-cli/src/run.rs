@@ -9,7 +9,7 @@ use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 use deltafl_run::error::shell_quoted;
 use deltafl_run::{
-    Ended, Machine, RunObserver, RunOptions, Start, by_class, experiment_file, session, text_table,
+    Ended, Machine, RunObserver, RunOptions, Start, by_class, by_group, experiment_file, session, text_table,
 };
 use miette::Result;
 
@@ -134,6 +134,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         if let Some(classes) = run_folder::read_classes(&out).map_err(folder_error)? {
             let tracks: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
             print!("{}", by_class::rendered(&classes, &tracks));
+        }
+        if let Some(groups) = run_folder::read_groups(&out).map_err(folder_error)? {
+            let tracks: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
+            print!("{}", by_group::rendered(&groups, summary.task.primary(), &tracks));
         }
         println!("\nRun folder: {}", out.display());
     }

@@ -1,4 +1,5 @@
-//! Arrow IPC files of one record batch: the types of columns, and files with several columns.
+//! Arrow IPC files of one record batch: the types of columns, and files with several columns. `table`
+//! reads the files of other programs.
 //!
 //! pyarrow reads these files without conversion. Two properties are specific to this
 //! implementation. The body of the batch is written incrementally, so that a file larger than
@@ -13,10 +14,12 @@ use std::fmt;
 
 mod metadata;
 mod read;
+mod table;
 mod write;
 
 pub use read::InvalidArrowFile;
 pub(crate) use read::{ArrowFile, bytes_of, schema_value};
+pub(crate) use table::{ArrowBatch, ArrowTable, ArrowValue};
 pub(crate) use write::ArrowFileWriter;
 
 /// Buffers start at multiples of this, in the file and therefore in memory.

@@ -8,7 +8,6 @@ use std::num::{NonZeroU64, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
-use crate::run_folder::ChangedKey;
 use deltafl::adversary::Adversary;
 use deltafl::algorithm::{Requires, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
@@ -22,6 +21,7 @@ use deltafl::training::{Decay, InvalidPlan, Local, Plan};
 mod address;
 mod algorithm;
 mod data;
+mod differences;
 mod external;
 pub mod keys;
 mod list;
@@ -463,41 +463,4 @@ impl Experiment {
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("an experiment has string keys and finite numbers")
     }
-
-    /// Returns the keys in which another experiment differs.
-    pub fn differences(&self, now: &Self) -> Vec<ChangedKey> {
-        let before = flattened(self);
-        let now = flattened(now);
-        let keys: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-        keys.into_iter()
-            .filter(|key| before.get(*key) != now.get(*key))
-            .map(|key| ChangedKey {
-                key: key.clone(),
-                before: before.get(key).cloned(),
-                now: now.get(key).cloned(),
-            })
-            .collect()
-    }
-}
-
-/// Returns dotted keys and their values.
-fn flattened(experiment: &Experiment) -> std::collections::BTreeMap<String, String> {
-    fn walk(key: &str, value: &toml::Value, flat: &mut std::collections::BTreeMap<String, String>) {
-        let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
-        match value {
-            toml::Value::Table(table) => {
-                table.iter().for_each(|(name, value)| walk(&below(name), value, flat));
-            }
-            toml::Value::Array(values) if values.iter().any(toml::Value::is_table) => {
-                values.iter().enumerate().for_each(|(i, value)| walk(&below(&i.to_string()), value, flat));
-            }
-            value => {
-                flat.insert(key.to_owned(), value.to_string());
-            }
-        }
-    }
-    let mut flat = std::collections::BTreeMap::new();
-    let value = toml::Value::try_from(experiment).expect("an experiment has string keys and finite numbers");
-    walk("", &value, &mut flat);
-    flat
 }

@@ -13,12 +13,14 @@ use deltafl::data::{DeviceSplit, Federation, InputKind, Provenance, Split, Targe
 use super::writer::MOST_CLASSES;
 use super::{FederationWriter, Heading, Manifest, SaveError};
 
+mod arrow_rows;
 pub mod auto;
 mod cell;
 mod delimited;
 pub mod emnist;
 mod encoding;
 mod error;
+mod fast_hash;
 mod features;
 pub mod idx;
 mod image;

@@ -31,7 +31,7 @@
 //! | item | contains |
 //! |---|---|
 //! | [`open`], [`save`], [`FederationWriter`] | federation folders: mapped Arrow files |
-//! | [`import`] | CSV, Parquet, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
+//! | [`import`] | CSV, Parquet, Arrow, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
 //! | [`partition`](fn@partition) | devices for data that has none |
 //! | [`write_state_dict`], [`read_state_dict`] | params as named tensors that PyTorch loads |
 //! | [`write_tensors`], [`read_tensors`] | any named tensors, with a text |

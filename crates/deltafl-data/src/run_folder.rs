@@ -8,6 +8,7 @@
 //!   checkpoint/*.safetensors   the last good state of each seed, always whole
 //!   summary.json           the figures of the paper's tables
 //!   classes.json           the error of each class, if labels are words
+//!   groups.json            the metric of each group of devices, if they declare groups
 //!   baseline.json          the error of the best constant prediction
 //!   contract.json          the shape of the data and the constants of its preparation
 //! ```
@@ -34,6 +35,7 @@ mod baseline;
 mod checkpoint;
 mod classes;
 mod devices;
+mod groups;
 mod idle;
 mod rounds;
 mod summary;
@@ -42,6 +44,7 @@ pub use baseline::Baseline;
 pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
 pub use classes::{ClassFigures, Classes};
 pub use devices::{DevicesError, EvaluationFile};
+pub use groups::{GroupFigures, Groups};
 pub use idle::{IdleCause, IdleRounds};
 pub use summary::{HeldOutSummary, Summary, TrackSummary};
 
@@ -276,6 +279,11 @@ impl RunFolder {
         classes::write(&self.path, classes)
     }
 
+    /// Writes the metric of each group of devices after the last round.
+    pub fn groups(&self, groups: &Groups) -> Result<(), RunFolderError> {
+        groups::write(&self.path, groups)
+    }
+
     /// Writes the error of the best constant prediction.
     pub fn baseline(&self, baseline: &Baseline) -> Result<(), RunFolderError> {
         baseline::write(&self.path, baseline)
@@ -329,6 +337,12 @@ pub fn read_rounds(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
 /// Returns the errors of each class after the last round of a run; `None` if classes have no names.
 pub fn read_classes(path: &Path) -> Result<Option<Classes>, RunFolderError> {
     classes::read(path)
+}
+
+/// Returns the metric of each group of devices after the last round of a run; `None` if devices declare
+/// no groups.
+pub fn read_groups(path: &Path) -> Result<Option<Groups>, RunFolderError> {
+    groups::read(path)
 }
 
 /// Returns the contract of the data of a run; `None` if an earlier version wrote the run.

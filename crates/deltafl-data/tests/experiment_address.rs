@@ -7,16 +7,21 @@ use deltafl::model::ModelSpec;
 use deltafl_data::experiment::Experiment;
 
 /// `[model]` sections, the addresses of experiments that contain them, and their serialised models.
-const MODELS: [(&str, &str, &str); 16] = [
-    ("kind = 'linear'", "23a44457ac0a1738", r#"{"kind":"linear"}"#),
+const MODELS: [(&str, &str, &str); 17] = [
+    ("kind = 'linear'", "bc0e1244b685c0c1", r#"{"kind":"linear","intercept":true}"#),
+    ("kind = 'linear'\nintercept = true", "bc0e1244b685c0c1", r#"{"kind":"linear","intercept":true}"#),
     ("kind = 'linear'\nintercept = false", "23a44457ac0a1738", r#"{"kind":"linear"}"#),
     (
         "kind = 'linear'\nintercept = true\nhuber = 0.7\nl2 = 1e-4",
         "631a90e043562fbc",
         r#"{"kind":"linear","intercept":true,"huber":0.7}"#,
     ),
-    ("kind = 'linear'\nhuber = 0.12345678912", "d9fd6b988877f3b3", r#"{"kind":"linear","huber":0.12345679}"#),
-    ("kind = 'linear'\nhuber = 2", "26045e45cf5638a8", r#"{"kind":"linear","huber":2.0}"#),
+    (
+        "kind = 'linear'\nintercept = false\nhuber = 0.12345678912",
+        "d9fd6b988877f3b3",
+        r#"{"kind":"linear","huber":0.12345679}"#,
+    ),
+    ("kind = 'linear'\nintercept = false\nhuber = 2", "26045e45cf5638a8", r#"{"kind":"linear","huber":2.0}"#),
     ("kind = 'logistic'\nintercept = true", "1331786191ec7449", r#"{"kind":"logistic","intercept":true}"#),
     ("kind = 'conv-net'", "a577c31e2e599f65", r#"{"kind":"conv-net","channels":[32,64]}"#),
     ("channels = [8, 16]\nkind = 'conv-net'", "07a783a38a5f81f2", r#"{"kind":"conv-net","channels":[8,16]}"#),
@@ -93,7 +98,7 @@ const SECTIONS: [[&str; 5]; 5] = [
 fn every_section_keeps_its_address() {
     for [run, data, local, algorithm, address] in SECTIONS {
         let text = format!(
-            "name = 'x'\nrounds = 4\ncohort = 3\n{run}[data]\n{data}\n[model]\nkind = 'linear'\n[local]\n{local}\n\
+            "name = 'x'\nrounds = 4\ncohort = 3\n{run}[data]\n{data}\n[model]\nkind = 'linear'\nintercept = false\n[local]\n{local}\n\
              batch = 10\nlearning_rate = 0.1\n[availability]\ndrop_out = 0.1\ndiurnal = {{ period = 10, low = 0.5 }}\n\
              [[algorithm]]\n{algorithm}\n"
         );

@@ -46,6 +46,7 @@ mod consent;
 mod defences;
 mod dial;
 pub mod enrolment;
+mod events;
 pub mod fault;
 mod fetch;
 mod interruptible;
@@ -57,6 +58,7 @@ mod state;
 pub mod swarm;
 mod workers;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +81,7 @@ pub use self::config::{DeviceConfig, InvalidAddress, MinuteOfDay, check_address}
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::defences::{Defence, Defences};
 pub use self::dial::{DialError, ServerEndpoint, ServerTrust, is_refused_certificate};
+pub use self::events::{SessionEvent, SessionObserver};
 pub use self::interruptible::model_trainer;
 pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
@@ -178,6 +181,7 @@ pub struct Device {
     presence: watch::Receiver<bool>,
     defences: Defences,
     environment: Environment,
+    observer: Option<SessionObserver>,
 }
 
 /// The delays before reconnecting.
@@ -235,7 +239,19 @@ impl Device {
             presence: watch::channel(true).1,
             defences: Defences::default(),
             environment: Environment::default(),
+            observer: None,
         }
+    }
+
+    /// Sends the events of the device to an observer, which can stop it.
+    #[must_use]
+    pub fn with_observer(mut self, observer: SessionObserver) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    fn observe(&self, event: SessionEvent<'_>) -> ControlFlow<()> {
+        self.observer.as_ref().map_or(ControlFlow::Continue(()), |observer| observer(event))
     }
 
     /// Disables defences, for tests of attacks.
@@ -321,7 +337,7 @@ impl Device {
     }
 
     /// Participates in rounds across lost connections and server restarts. Ends when the future is
-    /// dropped or when the server's request exceeds the owner's consent. The device does not
+    /// dropped, when an observer stops the device, or when the server's request exceeds the owner's consent. The device does not
     /// connect while the owner's conditions are not met.
     pub async fn run(mut self, trainer: Arc<dyn LocalTrainer>, data: DeviceData) -> Result<(), NotAllowed> {
         let mut memory = session::ConnectionCache::default();
@@ -344,6 +360,9 @@ impl Device {
                 tracing::error!(%error, failures, "the session ended: the device connects again");
             } else {
                 tracing::debug!(%error, failures, "the connection ended");
+            }
+            if self.observe(SessionEvent::Ended { error: &error }).is_break() {
+                return Ok(());
             }
             let wait = match error {
                 SessionError::NotAllowed(reason) => return Err(reason),

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deltafl::data::Federation;
@@ -13,10 +14,12 @@ use deltafl_wire::contract::ContractMismatch;
 use deltafl_wire::environment::Environment;
 use deltafl_wire::identity::IdentityError;
 use deltafl_wire::threat::InvalidShare;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
     Consent, Device, DeviceConfig, DeviceData, DialError, InvalidAddress, MinuteOfDay, NotAllowed, Offer,
-    ServerEndpoint, SessionError, StateError, Unmet, is_refused_certificate, model_trainer, offer,
+    ServerEndpoint, SessionError, SessionEvent, SessionObserver, StateError, Unmet, is_refused_certificate,
+    model_trainer, offer,
 };
 
 /// How often a server may not know a device that starts.
@@ -157,6 +160,22 @@ pub enum DeviceNotice<'a> {
         /// The name of the model; `None` with the owner's own trainer.
         model: Option<&'a str>,
     },
+    /// The device answered questions of a round.
+    Answered {
+        /// The round, from 0.
+        round: u64,
+    },
+    /// The server plans no further round.
+    Finished,
+    /// The connection ended; the device connects again.
+    Disconnected {
+        /// The address of the server.
+        address: &'a str,
+        /// The reason.
+        reason: &'a str,
+    },
+    /// The device is connected again.
+    Reconnected,
 }
 
 /// A line for the owner.
@@ -175,6 +194,14 @@ impl fmt::Display for DeviceNotice<'_> {
             Self::TakesPart { device, experiment, model } => {
                 write!(f, "{device} takes part in {experiment} ({})", model.unwrap_or("its own trainer"))
             }
+            Self::Answered { round } => write!(f, "answered in round {}", round + 1),
+            Self::Finished => {
+                f.write_str("training is over: the server plans no further round; waiting for another one")
+            }
+            Self::Disconnected { address, reason } => {
+                write!(f, "the connection to {address} ended ({reason}); connecting again")
+            }
+            Self::Reconnected => f.write_str("connected again"),
         }
     }
 }
@@ -267,8 +294,78 @@ impl Participation<'_> {
         };
         let experiment = &offer.experiment;
         (self.notify)(&DeviceNotice::TakesPart { device: name, experiment, model });
-        Ok(device.run(trainer, data).await?)
+        let (sender, mut events) = unbounded_channel();
+        let device = device.with_observer(observer(sender));
+        let mut is_refused = false;
+        let notified = async {
+            while let Some(event) = events.recv().await {
+                match &event {
+                    OwnerEvent::Answered(round) => (self.notify)(&DeviceNotice::Answered { round: *round }),
+                    OwnerEvent::Finished => (self.notify)(&DeviceNotice::Finished),
+                    OwnerEvent::Disconnected(reason) => {
+                        let address = self.config.server.as_str();
+                        (self.notify)(&DeviceNotice::Disconnected { address, reason });
+                    }
+                    OwnerEvent::Reconnected => (self.notify)(&DeviceNotice::Reconnected),
+                    OwnerEvent::Refused => is_refused = true,
+                }
+            }
+        };
+        let (ended, ()) = tokio::join!(device.run(trainer, data), notified);
+        if is_refused { Err(DeviceError::CertificateRefused) } else { Ok(ended?) }
     }
+}
+
+/// An event on its way from the device to the owner.
+enum OwnerEvent {
+    Answered(u64),
+    Finished,
+    Disconnected(String),
+    Reconnected,
+    Refused,
+}
+
+/// The last state that the owner knows.
+struct KnownState {
+    is_connected: bool,
+    is_finished: bool,
+    answered: Option<u64>,
+}
+
+/// Returns an observer that forwards changes: a round is answered, training is over, a connection is lost or
+/// established again. A device whose certificate is refused stops.
+fn observer(sender: UnboundedSender<OwnerEvent>) -> SessionObserver {
+    let known = Mutex::new(KnownState { is_connected: true, is_finished: false, answered: None });
+    Arc::new(move |event: SessionEvent<'_>| {
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = match event {
+            SessionEvent::Connected => {
+                let was = std::mem::replace(&mut known.is_connected, true);
+                (!was).then_some(OwnerEvent::Reconnected)
+            }
+            SessionEvent::Answered { round } => {
+                known.is_finished = false;
+                let before = known.answered.replace(round);
+                (before != Some(round)).then_some(OwnerEvent::Answered(round))
+            }
+            SessionEvent::Finished => {
+                let was = std::mem::replace(&mut known.is_finished, true);
+                (!was).then_some(OwnerEvent::Finished)
+            }
+            SessionEvent::Ended { error } if is_refused_certificate(error) => {
+                let _ = sender.send(OwnerEvent::Refused);
+                return ControlFlow::Break(());
+            }
+            SessionEvent::Ended { error } => {
+                let was = std::mem::replace(&mut known.is_connected, false);
+                was.then(|| OwnerEvent::Disconnected(error.to_string()))
+            }
+        };
+        if let Some(change) = change {
+            let _ = sender.send(change);
+        }
+        ControlFlow::Continue(())
+    })
 }
 
 /// Waits until the owner's conditions are met, before anything is sent.

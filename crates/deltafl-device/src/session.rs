@@ -32,6 +32,7 @@ use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
 use super::defences::Defence;
+use super::events::SessionEvent;
 use super::limits::within;
 use super::state::BudgetSpent;
 use super::{Device, DeviceData};
@@ -96,6 +97,7 @@ impl<'d> Session<'d> {
         let Greeted { mut client, outgoing, incoming, welcome } =
             within(limits.welcome, "the Welcome", greet(device)).await?;
         memory.welcomed = true;
+        let _ = device.observe(SessionEvent::Connected);
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
         let allowed = device.consent.allows(experiment, trainer.num_params());
         if let Err(reason) = allowed.and_then(|()| same_contract(device, experiment)) {
@@ -158,7 +160,12 @@ impl<'d> Session<'d> {
             from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
             from_server::Body::LossQuestion(question) => self.send_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
-            from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
+            from_server::Body::Over(over) => {
+                (self.protocol, self.question) = (None, None);
+                if over.last {
+                    let _ = self.device.observe(SessionEvent::Finished);
+                }
+            }
             from_server::Body::Part(part) => {
                 let limit = self.protocol.as_ref().map_or(SMALL, DeviceRound::message_limit).max(SMALL);
                 if let Some(bytes) = self.assembly.take(part, limit)? {

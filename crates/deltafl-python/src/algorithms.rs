@@ -41,7 +41,7 @@ fn option(option: &OptionSpec) -> serde_json::Value {
         OptionKind::Truth => ("truth", None),
         OptionKind::WholePair(_) => ("whole-pair", None),
     };
-    let (default, unset) = match option.default {
+    let (default, unset) = match option.file_default() {
         OptionDefault::Required => (None, None),
         OptionDefault::Value(value) => (Some(value), None),
         OptionDefault::Unset(meaning) => (None, Some(meaning)),

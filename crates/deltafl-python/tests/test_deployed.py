@@ -86,14 +86,14 @@ def test_python_devices_rust_devices_and_the_simulation_compute_equal_params() -
     data = points()
     found: dict[str, list[Array]] = {}
     for kind, python in {"rust": lambda k: False, "python": lambda k: True, "mixed": lambda k: k % 2}.items():
-        experiment = {**LINES, "model": dfl.models.Linear()}
+        experiment = {**LINES, "model": dfl.models.Linear(intercept=False)}
         with dfl.Server(experiment, like=data, out=kind, wait_for=8, progress=False) as server, devices(server, data, python):
             found[kind] = [track.params() for track in server.wait()]
     with dfl.Server(LINES, trainer=Line(), devices=data.ids, out="external", wait_for=8, progress=False) as server:
         with devices(server, data):
             found["external"] = [track.params() for track in server.wait()]
     keywords: dict[str, Any] = {"rounds": 3, "cohort": 6, "local": LOCAL, "progress": False, "kernel": "reference"}
-    for kind, model in {"kernels": dfl.models.Linear(), "trainer": Line()}.items():
+    for kind, model in {"kernels": dfl.models.Linear(intercept=False), "trainer": Line()}.items():
         run = dfl.train(data, model, ALGORITHMS, out=f"simulated-{kind}", **keywords)
         found[kind] = [track.params() for track in run]
     assert all(params.any() for params in found["rust"]), "the models have changed"
@@ -201,7 +201,7 @@ def test_invalid_options_data_and_names_are_rejected() -> None:
     with pytest.raises(dfl.Error, match="start it first"):
         dfl.Device(dfl.Server(LINES, trainer=Line(), devices=data.ids), name="sensor-0").serve(Line(), data)
     narrow = dfl.Federation({"sensor-0": (np.ones((2, 3), dtype=np.float32), np.ones(2))})
-    with dfl.Server({**LINES, "model": dfl.models.Linear()}, like=data, progress=False) as server:
+    with dfl.Server({**LINES, "model": dfl.models.Linear(intercept=False)}, like=data, progress=False) as server:
         with pytest.raises(dfl.InvalidInput, match="(?s)does not fit the federation.*dim: 3"):
             dfl.Device(server, name="sensor-0").serve(None, narrow)
 

@@ -52,7 +52,7 @@ def glyphs() -> dfl.Federation:
 def test_a_module_agrees_with_the_kernels_after_a_round(glyphs: dfl.Federation, kind: str) -> None:
     ours: dfl.models.Model
     if kind == "linear":
-        ours, net, shape = dfl.models.Linear(l2=1e-3), Linear(784, 62), None
+        ours, net, shape = dfl.models.Linear(l2=1e-3, intercept=False), Linear(784, 62), None
         net.fc.weight.data.zero_()
     else:
         ours, net, shape = dfl.models.ConvNet(channels=(4, 8)), Conv((4, 8), 62), (1, 28, 28)

@@ -159,9 +159,9 @@ def test_devices_that_serve_another_model_are_counted_with_the_reason(federation
 
 
 def test_weights_and_clip_are_keywords(federation: dfl.Federation) -> None:
-    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), weights="bucketed", clip=0.01, **{**SHORT, "rounds": 1})
+    run = dfl.train(federation, dfl.models.Linear(intercept=False), dfl.FedAvg(), weights="bucketed", clip=0.01, **{**SHORT, "rounds": 1})
     assert (run.experiment["weights"], run.experiment["clip"]) == ("bucketed", 0.01)
-    start = next(iter(dfl.initial(dfl.models.Linear(), federation).values())).ravel()
+    start = next(iter(dfl.initial(dfl.models.Linear(intercept=False), federation).values())).ravel()
     assert 0 < np.linalg.norm(run[0].params() - start) <= 0.0101
 
 

@@ -69,7 +69,7 @@ def test_an_equivalent_trainer_computes_the_same_params(
     mine = trained(federation, Softmax(5, 2), local=local)
     ours = dfl.train(
         federation,
-        dfl.models.Linear(),
+        dfl.models.Linear(intercept=False),
         [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)],
         **{**SHORT, "local": local},
     )

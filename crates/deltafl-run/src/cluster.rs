@@ -115,12 +115,14 @@ fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> R
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
+    let normalise = experiment.data().normalisation(&federation);
     let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel,
         compute,
         params: model.num_params(),
+        normalise: Some(normalise),
         population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;

@@ -17,9 +17,10 @@ use deltafl::trainer::Sgd;
 use deltafl::training::State;
 use deltafl_data::OpenError;
 use deltafl_data::experiment::{Experiment, LoadError};
-use deltafl_data::run_folder::{self, Classes, IdleRounds, RunFolderError, Summary, TrackSummary};
+use deltafl_data::run_folder::{self, Classes, Groups, IdleRounds, RunFolderError, Summary, TrackSummary};
 
 use crate::by_class::{self, ByClassError};
+use crate::by_group;
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::session::{RunError, build_model};
 
@@ -198,6 +199,8 @@ pub struct ModelEvaluation {
     pub summary: Summary,
     /// The error of each class, if classes have names.
     pub classes: Option<Classes>,
+    /// The metric of each group of devices, if devices declare groups.
+    pub groups: Option<Groups>,
     /// Number of devices.
     pub devices: usize,
     tracks: Vec<TrackLabel>,
@@ -240,9 +243,11 @@ pub fn evaluate(
         seeds.push(params);
     }
     let classes = by_class::evaluate(&trainer, &federation, &seeds, options.threads)?;
+    let groups = by_group::evaluate(&trainer, &federation, &seeds, options.threads)?;
     Ok(ModelEvaluation {
         summary: summary(data, &experiment, &tracks, &states, &evaluations),
         classes: classes.map(|classes| Classes { split: Split::Test, ..classes }),
+        groups: groups.map(|groups| Groups { split: Split::Test, ..groups }),
         devices: federation.len(),
         tracks: tracks.into_iter().map(|(_, label)| label).collect(),
         seeds: states.iter().map(|state| state.seed).collect(),
@@ -284,7 +289,7 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, Evalua
     let all = DeviceSplit { train: 1.0, validation: 0.0, ..DeviceSplit::default() };
     let federation = opened.split_devices(&all)?;
     let trained = experiment.data().load();
-    let needed = experiment.data().normalise != Normalise::None;
+    let given = experiment.data().normalise.is_some_and(|normalise| normalise != Normalise::None);
     let unlike = |difference| Err(EvaluateError::Unlike { path: path.to_owned(), difference });
     match trained {
         Ok(trained) if trained.kind() != federation.kind() || trained.classes() != federation.classes() => {
@@ -305,8 +310,8 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, Evalua
             unlike(DataDifference::Columns { run: names(&trained), federation: names(&federation) })
         }
         Ok(trained) if trained.words() != federation.words() => unlike(DataDifference::Words),
-        Ok(trained) if needed => Ok(federation.normalised_as(&trained)),
-        Err(e) if needed => Err(EvaluateError::Normalisation(e)),
+        Ok(trained) if trained.affine().is_some() => Ok(federation.normalised_as(&trained)),
+        Err(e) if given => Err(EvaluateError::Normalisation(e)),
         _ => Ok(federation),
     }
 }

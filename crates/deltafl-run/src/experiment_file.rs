@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use deltafl::model::ModelMismatch;
+use deltafl::model::{MODELS, ModelMismatch, find};
+use deltafl::options::OptionSpec;
 use deltafl_data::experiment::{Experiment, layer_span};
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
@@ -308,7 +309,7 @@ pub(crate) fn document(
         let Some((key, value)) = assignment.split_once('=') else {
             return Err(ExperimentFileError::Assignment { assignment: assignment.clone() });
         };
-        set(document.as_table_mut(), key.trim(), value_of(value.trim()))
+        assign(&mut document, key.trim(), value_of(value.trim()))
             .map_err(|problem| ExperimentFileError::Override { assignment: assignment.clone(), problem })?;
     }
     Ok(document)
@@ -319,8 +320,24 @@ pub(crate) fn value_of(text: &str) -> Value {
     text.parse().unwrap_or_else(|_| Value::from(text))
 }
 
+/// Sets a dotted key. Another kind of model loses the options that belong to other kinds only.
+pub(crate) fn assign(document: &mut DocumentMut, key: &str, value: Value) -> Result<(), String> {
+    let kind = value.as_str().filter(|_| key == "model.kind").and_then(find);
+    set(document.as_table_mut(), key, value)?;
+    if let (Some(kind), Some(section)) = (kind, document.get_mut("model").and_then(Item::as_table_like_mut)) {
+        let has = |options: &[OptionSpec], name: &str| options.iter().any(|option| option.name == name);
+        let names: Vec<String> = section.iter().map(|(name, _)| name.to_owned()).collect();
+        let is_foreign =
+            |name: &&String| !has(kind.options, name) && MODELS.iter().any(|model| has(model.options, name));
+        for name in names.iter().filter(is_foreign) {
+            section.remove(name);
+        }
+    }
+    Ok(())
+}
+
 /// Sets a dotted key. A number selects an entry of a list of tables.
-pub(crate) fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String> {
+fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String> {
     let Some((name, rest)) = key.split_once('.') else {
         if key.is_empty() {
             return Err("the key has an empty part".to_owned());
@@ -459,6 +476,17 @@ theta = 0.5
             "{}",
             said(&["local.decay=1"])
         );
+    }
+
+    #[test]
+    fn another_kind_of_model_loses_the_options_of_the_first() {
+        let text = TEXT.replace("kind = \"linear\"", "kind = \"linear\"\nintercept = false\nl2 = 0.5");
+        let overrides = ["model.kind=perceptron".to_owned(), "model.hidden=7".to_owned()];
+        let experiment = parse(Path::new("t.toml"), &text, &overrides).unwrap();
+        assert_eq!(experiment.model().spec().options().whole("hidden"), Ok(7));
+        assert!((experiment.model().l2() - 0.5).abs() < 1e-12);
+        let same = parse(Path::new("t.toml"), &text, &["model.kind=logistic".to_owned()]).unwrap();
+        assert_eq!(same.model().spec().options().truth("intercept"), Ok(false));
     }
 
     #[test]

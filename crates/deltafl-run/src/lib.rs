@@ -41,6 +41,7 @@
 pub mod backend;
 pub mod baseline;
 pub mod by_class;
+pub mod by_group;
 #[cfg(feature = "mpi")]
 pub mod cluster;
 pub mod compare;

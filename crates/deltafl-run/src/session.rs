@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use deltafl::algorithm::{AGNOSTIC_GROUPS, TrackLabel};
 use deltafl::compute::{Compute, ComputeError};
-use deltafl::data::{DataContract, Federation, InputKind, Split};
+use deltafl::data::{DataContract, Federation, Split};
 use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
@@ -20,7 +20,8 @@ use deltafl::training::{
 };
 use deltafl_cuda::GpuError;
 use deltafl_data::experiment::{
-    AlgorithmSection, Experiment, ExternalAlgorithms, LoadError, Population, Resolved, SecureAggregation,
+    AlgorithmSection, DataSource, Experiment, ExternalAlgorithms, LoadError, Population, Resolved,
+    SecureAggregation,
 };
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
@@ -28,6 +29,7 @@ use serde::Serialize;
 use crate::backend::{Backend, BackendRequest, Machine};
 use crate::baseline;
 use crate::by_class::{self, ByClassError};
+use crate::by_group;
 use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::layer_table;
@@ -354,12 +356,14 @@ fn train(
     options: &RunOptions<'_>,
     send: &SendEvent<'_>,
 ) -> Result<Ended, RunError> {
+    let normalise = experiment.data().normalisation(federation);
     let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.machine.kernel,
         compute: backend.recorded(),
         params: trainer.num_params(),
+        normalise: Some(normalise),
         population: Population::if_sampled(federation),
     }));
     // An untrainable experiment is detected before the run folder is created.
@@ -393,7 +397,9 @@ pub(crate) fn check_external(experiment: &Experiment, options: &RunOptions<'_>) 
 fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<(), RunError> {
     for track in experiment.tracks() {
         let reason = match () {
-            () if track.correction.is_some() && !trainer.corrects_gradients() => "it corrects the gradient of each local step",
+            () if track.correction.is_some() && !trainer.corrects_gradients() => {
+                "it corrects the gradient of each local step"
+            }
             () if track.personal.is_some() => "it trains a personal model on each device",
             () => continue,
         };
@@ -402,7 +408,8 @@ fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<
     Ok(())
 }
 
-/// Evaluates each class after the last round, if classes have names, and writes the results.
+/// Evaluates each class and each group of devices after the last round, if they have names, and writes the
+/// results.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,
@@ -416,6 +423,10 @@ pub(crate) fn write_classes(
     }
     let seeds: Vec<Vec<&Params>> =
         states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
+    if matches!(experiment.data().source, DataSource::Folder(_)) {
+        let groups = by_group::evaluate(trainer, federation, &seeds, threads).map_err(ByClassError::from)?;
+        groups.map(|groups| folder.groups(&groups)).transpose()?;
+    }
     match by_class::evaluate(trainer, federation, &seeds, threads)? {
         Some(classes) => Ok(folder.classes(&classes)?),
         None => Ok(()),
@@ -492,15 +503,6 @@ pub(crate) fn warn_before(
             "the devices declare no groups, so {} equals FedAvg: add groups.csv to the federation folder",
             section.algorithm().kind
         ));
-    }
-    if federation.coding().is_some()
-        && matches!(federation.kind(), InputKind::Dense { .. })
-        && federation.affine().is_none()
-    {
-        warnings.push(
-            "the columns of the table are not standardised: normalise = \"standard\" under [data] does it"
-                .to_owned(),
-        );
     }
     for warning in &warnings {
         send(RunEvent::Warning(warning))?;

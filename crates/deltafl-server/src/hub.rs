@@ -399,6 +399,15 @@ impl Hub {
         }
     }
 
+    /// Informs every device that the server plans no further round.
+    pub(crate) fn finish(&self) {
+        let over = Outbound::shared(from_server::Body::Over(proto::Over { last: true }));
+        for peer in self.connected().devices.values() {
+            // A device that does not read loses the messages in a full outbox.
+            let _ = peer.outbox.try_send(over.clone());
+        }
+    }
+
     /// Informs every device that the server stops, ends its session, and opens no new session.
     pub(crate) fn close(&self) {
         let drain = Outbound::shared(from_server::Body::Drain(proto::Drain { within: COME_BACK }));

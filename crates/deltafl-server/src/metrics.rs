@@ -19,7 +19,8 @@ fn text(state: &HttpState) -> String {
     let (now, totals) = (state.live.now(), state.live.totals());
     let mut out = String::new();
     let mut gauge = |name, help, value: &dyn Display| one(&mut out, "gauge", name, help, value);
-    gauge("deltafl_leading", "1 if this server runs the rounds", &u8::from(now.role == Role::Leading));
+    let leads = now.role != Role::Standby; // After the last round it still holds the lease.
+    gauge("deltafl_leading", "1 if this server runs the rounds, or ran the last one", &u8::from(leads));
     gauge("deltafl_devices_enrolled", "Devices enrolled and not revoked", &now.enrolled);
     gauge("deltafl_devices_online", "Devices connected", &now.online);
     gauge("deltafl_devices_ready", "Devices connected that can be drawn", &now.ready);

@@ -226,7 +226,7 @@ impl Protocol {
 
     /// Instructs the devices to delete their keys.
     pub(crate) fn end(self, link: &DeviceLink) {
-        self.send(link, from_server::Body::Over(proto::Over {}));
+        self.send(link, from_server::Body::Over(proto::Over { last: false }));
     }
 
     /// Sends a message to all remaining devices.

@@ -214,6 +214,11 @@ impl Host {
         self.hub.set_newest(state);
     }
 
+    /// Informs the connected devices that no further round is planned.
+    pub fn announce_end(&self) {
+        self.hub.finish();
+    }
+
     /// Closes the socket, drains the devices, and returns when no connection is open. Connections
     /// that do not end by themselves are closed. A round loop that still waits for devices ends
     /// with [`ShuttingDown`](crate::exchange::ShuttingDown).

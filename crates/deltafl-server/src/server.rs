@@ -265,12 +265,14 @@ impl<'a> Server<'a> {
         // Deployed, sums are always secure.
         let schedule = checks::schedule(&experiment)?;
         let experiment = experiment.with_secagg(SecureAggregation::Real).with_schedule(Some(schedule));
+        let normalise = experiment.data().normalise;
         let experiment = experiment.with_resolved(Some(Resolved {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_hash: model.data_hash.clone(),
             kernel: config.kernel.unwrap_or_else(Isa::detect),
             compute: BackendName::default(),
             params: model.trainer.num_params(),
+            normalise,        // Without one, the contract of the data contains its constants.
             population: None, // Devices do not report their number of examples.
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
@@ -376,6 +378,7 @@ impl<'a> Server<'a> {
         let finished = matches!(ended, Ok(Outcome::Finished));
         if finished {
             deployment.live.role(Role::Finished);
+            host.announce_end();
         }
         if finished && self.plan.held_out().is_some() {
             match folder.summarise() {

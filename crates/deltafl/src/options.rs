@@ -167,6 +167,9 @@ pub struct OptionSpec {
     pub kind: OptionKind,
     /// Its value if it is not given.
     pub default: OptionDefault,
+    /// Its value in an experiment file that does not give it, if this is not `default`. A serialised
+    /// model means `default`.
+    pub usual: Option<OptionValue>,
     /// Whether a list of values creates one track for each of them. Names of tracks always contain such
     /// an option. They contain other options only if tracks differ in them.
     pub levels: bool,
@@ -187,7 +190,7 @@ impl OptionSpec {
         about: &'static str,
         example: OptionValue,
     ) -> Self {
-        Self { name, symbol: "", kind, default, levels: false, about, example, grid: &[] }
+        Self { name, symbol: "", kind, default, usual: None, levels: false, about, example, grid: &[] }
     }
 
     /// A real number with a symbol and a default, which is also the example.
@@ -206,6 +209,16 @@ impl OptionSpec {
     /// The same option without a default: it must be given.
     pub const fn required(self) -> Self {
         Self { default: OptionDefault::Required, ..self }
+    }
+
+    /// The same option with another value in experiment files that do not give it.
+    pub const fn usually(self, value: OptionValue) -> Self {
+        Self { usual: Some(value), ..self }
+    }
+
+    /// Returns its value in an experiment file that does not give it.
+    pub fn file_default(&self) -> OptionDefault {
+        self.usual.map_or(self.default, OptionDefault::Value)
     }
 
     /// The same option with levels: a list of values creates one track for each of them.

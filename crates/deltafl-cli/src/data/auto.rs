@@ -14,7 +14,7 @@ use super::target::{TargetArgs, import_error};
 #[command(
     after_help = "Each decision can be changed: --device, --label, --split, --text, --category, --number, --date and --ignore \
 name columns, --regression and --classes-of-numbers choose the task, --missing the treatment of missing values. A folder contains \
-images as DEVICE/CLASS/*.png or CLASS/*.png. CSV, TSV, JSON lines and Parquet are recognised by their contents.\n\nExamples:
+images as DEVICE/CLASS/*.png or CLASS/*.png. CSV, TSV, JSON lines, Parquet, Arrow and Feather are recognised by their contents.\n\nExamples:
   deltafl data import auto reviews.csv --out reviews
   deltafl data import auto photos --size 32x32 --out photos.fed"
 )]
@@ -106,8 +106,13 @@ fn rendered(inspection: &auto::Inspection) -> String {
         let line = format!("  {name}  {:<10}  {}", column.role.name(), column.note);
         writeln!(out, "{}", line.trim_end()).expect("a string takes any text");
     }
+    if inspection.table.device.is_none() {
+        let note = "no column looks like a device, so all rows are one: name it with --device, or divide the rows with \
+                    deltafl data partition";
+        writeln!(out, "  {note}").expect("a string takes any text");
+    }
     let missing = inspection.table.missing.name();
-    writeln!(out, "  missing values: {missing} (--missing); other choices: --device, --label, --text, --category, --number, --date, --ignore")
+    writeln!(out, "  missing values: {missing} (--missing); other choices: --device, --label, --group, --text, --category, --number, --date, --ignore")
         .expect("a string takes any text");
     out
 }

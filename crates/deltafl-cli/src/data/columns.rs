@@ -88,6 +88,9 @@ pub(super) struct TypeArgs {
     /// The column of the split, with the values `train`, `test` or `validation`
     #[arg(long, value_name = "COLUMN", conflicts_with_all = ["train", "validation"])]
     split: Option<String>,
+    /// The column of the group of the device, for results by group
+    #[arg(long, value_name = "COLUMN")]
+    group: Option<String>,
     /// Feature columns that contain words although they begin with a number, separated by commas
     #[arg(long = "category", value_name = "COLUMNS", value_delimiter = ',')]
     categories: Vec<String>,
@@ -160,6 +163,7 @@ impl TypeArgs {
             dates: self.dates.clone(),
             ignored: self.ignored.iter().map(ignored).collect(),
             split: self.split.clone(),
+            group: self.group.clone(),
             missing: self.missing.map(MissingRule::from).unwrap_or_default(),
             decimal: self.decimal,
             text: TextOptions {

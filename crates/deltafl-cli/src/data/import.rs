@@ -30,6 +30,8 @@ pub(crate) enum ImportCommand {
     /// JSON lines: an object per example
     Jsonl(TableArgs),
     Parquet(ParquetArgs),
+    /// Arrow files, Feather files of version 2, and Arrow streams
+    Arrow(TableArgs),
     Idx(IdxArgs),
     Npz(NpzArgs),
     Emnist(EmnistArgs),
@@ -217,6 +219,7 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
         ImportCommand::Csv(args) => args.run(TableFormat::Delimited(Dialect::Csv)),
         ImportCommand::Tsv(args) => args.run(TableFormat::Delimited(Dialect::Tsv)),
         ImportCommand::Jsonl(args) => args.run(TableFormat::JsonLines),
+        ImportCommand::Arrow(args) => args.run(TableFormat::Arrow),
         ImportCommand::Parquet(args) => {
             run_table(&args.sources, TableFormat::Parquet, &args.columns, &args.target)
         }

@@ -72,9 +72,16 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     // A device has the name of its certificate, regardless of the name in its table.
     let words =
         format!("device --server localhost:{} --identity tablet --data mine --name w00000", port(&grpc));
-    workdir.start(&words).hear("tablet takes part in deployed");
+    let mut tablet = workdir.start(&words);
+    tablet.hear("tablet takes part in deployed");
 
     assert!(workdir.printed("certs revoke tablet").contains("revoked"));
+    tablet.hear("the server refuses this device's certificate");
+    let refused = workdir.refusal(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
+    assert!(
+        refused.contains("refuses this device's certificate") && refused.contains("it was revoked"),
+        "{refused}"
+    );
     assert!(workdir.refusal("certs revoke nobody").contains("there is no device nobody"));
 }
 

@@ -93,8 +93,14 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
         workdir
             .start(&format!("device --insecure --reproducible --server {address} --data data --name {name}"))
     };
-    let _devices: Vec<Running> = data.devices().map(device).collect();
+    let mut devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
+    // Every device answers in every round, and learns that training is over.
+    for said in ["takes part in normalised", "answered in round 1", "answered in round 2", "training is over"]
+    {
+        devices[0].hear(said);
+    }
+    assert!(asked(&http, "/metrics").1.contains("deltafl_leading 1"), "it holds the lease");
     let trained = |run: &str| checkpoints(&workdir.path(run));
     assert!(trained("deployed") == trained("simulated"));
     assert!(trained("deployed") != trained("plain"), "the constants have an effect");
@@ -125,6 +131,17 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     workdir.printed("report deployed --no-figures");
     let table = std::fs::read_to_string(workdir.path("deployed/tables.md")).unwrap();
     assert!(table.contains("from secure sums over cohorts") && table.contains('–'), "{table}");
+
+    // A finished federation trains further rounds with the same devices, which connect again.
+    drop(serving);
+    workdir.printed("run x.toml --out longer --quiet --set rounds=3");
+    let mut serving = workdir
+        .start(&format!("serve x.toml --insecure --set rounds=3 --listen {address} --out deployed --stay"));
+    serving.hear("all rounds are done");
+    for said in ["connecting again", "connected again", "answered in round 3", "training is over"] {
+        devices[0].hear(said);
+    }
+    assert!(trained("deployed") == trained("longer"));
 }
 
 #[test]

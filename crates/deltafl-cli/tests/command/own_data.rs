@@ -6,6 +6,8 @@ use std::process::Stdio;
 
 use crate::support::Workdir;
 
+mod defaults;
+
 /// Reviews by twelve authors, with quotes, empty cells, Windows line ends and a byte order mark.
 fn reviews(authors: usize) -> String {
     let good =

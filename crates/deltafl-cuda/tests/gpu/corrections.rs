@@ -181,7 +181,13 @@ fn the_noise_of_devices_that_do_not_move_equals_that_of_the_cpu() {
         let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let trainer = Sgd::new(&*case.model);
         let mut cpu = Threads::new(&trainer, &case.federation, None).unwrap();
-        let noise = Noise { variance: 90, units: 1024, honest: 1, clip: Some(Clip::try_from(1.0).unwrap()) };
+        let noise = Noise {
+            variance: 90,
+            units: 1024,
+            honest: 1,
+            clip: Some(Clip::try_from(1.0).unwrap()),
+            excess: None,
+        };
         let (still, moving) = (plan(&case, Work::Steps(0)), plan(&case, Work::Steps(2)));
         let task = |device, plan, weight| UpdateTask {
             device,
@@ -192,7 +198,7 @@ fn the_noise_of_devices_that_do_not_move_equals_that_of_the_cpu() {
             weight,
             report: None,
             personal: None,
-            noise: Some(TaskNoise { noise, query: 0 }),
+            noise: Some(TaskNoise { noise, query: 0, kept: None }),
             sum: 0,
         };
         // A device without steps, and one outside of the tail.

@@ -27,10 +27,30 @@ pub(super) mod record_batch {
     pub(in super::super) const NODES: super::VOffsetT = 6;
     pub(in super::super) const BUFFERS: super::VOffsetT = 8;
     pub(in super::super) const COMPRESSION: super::VOffsetT = 10;
+    pub(in super::super) const VARIADIC_COUNTS: super::VOffsetT = 12;
+}
+
+/// The slots of a table `DictionaryBatch`.
+pub(super) mod dictionary_batch {
+    pub(in super::super) const ID: super::VOffsetT = 4;
+    pub(in super::super) const DATA: super::VOffsetT = 6;
+    pub(in super::super) const IS_DELTA: super::VOffsetT = 8;
+}
+
+/// The slots of a table `BodyCompression`.
+pub(super) mod compression {
+    pub(in super::super) const CODEC: super::VOffsetT = 4;
+}
+
+/// The slots of a table `DictionaryEncoding`.
+pub(super) mod dictionary_encoding {
+    pub(in super::super) const ID: super::VOffsetT = 4;
+    pub(in super::super) const INDEX_TYPE: super::VOffsetT = 6;
 }
 
 /// The slots of a table `Schema`.
 pub(super) mod schema {
+    pub(in super::super) const ENDIANNESS: super::VOffsetT = 4;
     pub(in super::super) const FIELDS: super::VOffsetT = 6;
     pub(in super::super) const CUSTOM_METADATA: super::VOffsetT = 8;
 }
@@ -56,12 +76,18 @@ pub(super) mod of_type {
     pub(in super::super) const INT_IS_SIGNED: super::VOffsetT = 6;
     pub(in super::super) const FLOAT_PRECISION: super::VOffsetT = 4;
     pub(in super::super) const LIST_SIZE: super::VOffsetT = 4;
+    /// The unit of dates, timestamps and intervals, and the mode of unions.
+    pub(in super::super) const UNIT: super::VOffsetT = 4;
+    pub(in super::super) const DECIMAL_SCALE: super::VOffsetT = 6;
+    pub(in super::super) const DECIMAL_BIT_WIDTH: super::VOffsetT = 8;
 }
 
 /// `MetadataVersion.V5`.
 pub(super) const V5: i16 = 4;
 /// `MessageHeader.Schema`.
 pub(super) const HEADER_SCHEMA: u8 = 1;
+/// `MessageHeader.DictionaryBatch`.
+pub(super) const HEADER_DICTIONARY_BATCH: u8 = 2;
 /// `MessageHeader.RecordBatch`.
 pub(super) const HEADER_RECORD_BATCH: u8 = 3;
 /// `Type.Int`.
@@ -72,6 +98,50 @@ pub(super) const TYPE_FLOATING_POINT: u8 = 3;
 pub(super) const TYPE_UTF8: u8 = 5;
 /// `Type.FixedSizeList`.
 pub(super) const TYPE_FIXED_SIZE_LIST: u8 = 16;
+/// `Type.Null`.
+pub(super) const TYPE_NULL: u8 = 1;
+/// `Type.Binary`.
+pub(super) const TYPE_BINARY: u8 = 4;
+/// `Type.Bool`.
+pub(super) const TYPE_BOOL: u8 = 6;
+/// `Type.Decimal`.
+pub(super) const TYPE_DECIMAL: u8 = 7;
+/// `Type.Date`.
+pub(super) const TYPE_DATE: u8 = 8;
+/// `Type.Time`.
+pub(super) const TYPE_TIME: u8 = 9;
+/// `Type.Timestamp`.
+pub(super) const TYPE_TIMESTAMP: u8 = 10;
+/// `Type.Interval`.
+pub(super) const TYPE_INTERVAL: u8 = 11;
+/// `Type.List`.
+pub(super) const TYPE_LIST: u8 = 12;
+/// `Type.Struct`.
+pub(super) const TYPE_STRUCT: u8 = 13;
+/// `Type.Union`.
+pub(super) const TYPE_UNION: u8 = 14;
+/// `Type.FixedSizeBinary`.
+pub(super) const TYPE_FIXED_SIZE_BINARY: u8 = 15;
+/// `Type.Map`.
+pub(super) const TYPE_MAP: u8 = 17;
+/// `Type.Duration`.
+pub(super) const TYPE_DURATION: u8 = 18;
+/// `Type.LargeBinary`.
+pub(super) const TYPE_LARGE_BINARY: u8 = 19;
+/// `Type.LargeUtf8`.
+pub(super) const TYPE_LARGE_UTF8: u8 = 20;
+/// `Type.LargeList`.
+pub(super) const TYPE_LARGE_LIST: u8 = 21;
+/// `Type.RunEndEncoded`.
+pub(super) const TYPE_RUN_END_ENCODED: u8 = 22;
+/// `Type.BinaryView`.
+pub(super) const TYPE_BINARY_VIEW: u8 = 23;
+/// `Type.Utf8View`.
+pub(super) const TYPE_UTF8_VIEW: u8 = 24;
+/// `Type.ListView`.
+pub(super) const TYPE_LIST_VIEW: u8 = 25;
+/// `Type.LargeListView`.
+pub(super) const TYPE_LARGE_LIST_VIEW: u8 = 26;
 /// `Precision.SINGLE`.
 pub(super) const SINGLE: i16 = 1;
 
@@ -126,6 +196,16 @@ impl<'b> MetadataTable<'b> {
     /// Returns a number of 32 bits, with the default 0.
     pub(super) fn i32(self, slot: VOffsetT) -> Result<i32, Damaged> {
         self.scalar(slot).map(i32::from_le_bytes)
+    }
+
+    /// Returns a number of 16 bits with another default.
+    pub(super) fn i16_or(self, slot: VOffsetT, default: i16) -> Result<i16, Damaged> {
+        if self.field(slot)?.is_some() { self.i16(slot) } else { Ok(default) }
+    }
+
+    /// Returns a number of 32 bits with another default.
+    pub(super) fn i32_or(self, slot: VOffsetT, default: i32) -> Result<i32, Damaged> {
+        if self.field(slot)?.is_some() { self.i32(slot) } else { Ok(default) }
     }
 
     /// Returns a number of 64 bits, with the default 0.

@@ -49,6 +49,33 @@ pub enum InvalidArrowFile {
     /// A compressed body cannot be mapped.
     #[error("the record batch is compressed and cannot be mapped")]
     Compressed,
+    /// The numbers of the file are in the order of big-endian machines.
+    #[error("the numbers are in big-endian order")]
+    Endianness,
+    /// The buffers of a table are compressed by an unknown codec.
+    #[error("the buffers are compressed by codec {codec}, which is neither LZ4 nor zstd")]
+    Codec {
+        /// The number of the codec.
+        codec: u8,
+    },
+    /// A compressed buffer of a table is damaged.
+    #[error("column {column:?} of record batch {batch} cannot be decompressed: {problem}")]
+    Decompression {
+        /// The column.
+        column: String,
+        /// The batch, from 1.
+        batch: usize,
+        /// The error of the codec.
+        problem: String,
+    },
+    /// The buffers of a column of a table do not fit its rows.
+    #[error("column {column:?} of record batch {batch} is damaged")]
+    DamagedColumn {
+        /// The column.
+        column: String,
+        /// The batch, from 1.
+        batch: usize,
+    },
     /// The columns differ from the expected ones.
     #[error("column {index} should be {expected}")]
     ArrowColumn {
@@ -173,15 +200,15 @@ pub(crate) fn schema_value(message: &[u8], key: &str) -> Option<String> {
 
 /// A struct `Block`: the place of a record batch.
 #[derive(Clone, Copy, Debug)]
-struct BatchPlace {
-    offset: i64,
+pub(super) struct BatchPlace {
+    pub(super) offset: i64,
     metadata_len: i64,
     body_len: i64,
 }
 
 impl BatchPlace {
     /// Reads a block. The length of the metadata has 32 bits, followed by padding.
-    fn new([offset, metadata_len, body_len]: [i64; 3]) -> Self {
+    pub(super) fn new([offset, metadata_len, body_len]: [i64; 3]) -> Self {
         Self { offset, metadata_len: i64::from(metadata_len as i32), body_len }
     }
 }
@@ -196,7 +223,7 @@ fn batch_table(metadata: &[u8]) -> Result<Option<MetadataTable<'_>>, Damaged> {
 }
 
 /// Returns the footer and its place.
-fn footer_table(file: &[u8]) -> Result<(usize, MetadataTable<'_>), InvalidArrowFile> {
+pub(super) fn footer_table(file: &[u8]) -> Result<(usize, MetadataTable<'_>), InvalidArrowFile> {
     let trailer = MAGIC.len() + 4;
     if !file.starts_with(MAGIC) {
         return Err(InvalidArrowFile::Magic { position: 0 });
@@ -222,7 +249,7 @@ fn footer_table(file: &[u8]) -> Result<(usize, MetadataTable<'_>), InvalidArrowF
 }
 
 /// Returns the metadata of a block, and the place of its body.
-fn block_parts(file: &[u8], block: BatchPlace) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
+pub(super) fn block_parts(file: &[u8], block: BatchPlace) -> Result<(&[u8], usize, usize), InvalidArrowFile> {
     let BatchPlace { offset, metadata_len: metadata, body_len: body } = block;
     let out = |what, offset, len| InvalidArrowFile::OutOfBounds { what, offset, len, file: file.len() };
     let prefix = CONTINUATION.len() + 4;

@@ -26,8 +26,11 @@ impl Experiment {
     pub fn address(&self) -> String {
         let is_default = self.0.tracks == Some(TrackSchedule::Together) && !self.is_private();
         let tracks = self.0.tracks.filter(|_| !is_default);
-        let trained = Self(ExperimentFile { name: String::new(), tracks, resolved: None, ..self.0.clone() });
-        let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
+        let is_old = self.0.resolved.as_ref().is_some_and(|resolved| resolved.normalise.is_none());
+        let (model, data) = (self.0.model.canonical(), self.0.data.canonical(is_old));
+        let of_run =
+            ExperimentFile { name: String::new(), tracks, model, data, resolved: None, ..self.0.clone() };
+        let mut hex = blake3::hash(Self(of_run).to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex
     }

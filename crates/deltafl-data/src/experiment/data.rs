@@ -22,9 +22,10 @@ pub struct DataSection {
     /// Splits the federation anew; without it devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSection>,
-    /// The normalisation of dense features.
-    #[serde(default)]
-    pub normalise: Normalise,
+    /// The normalisation of features; if `None`, the columns of a table are standardised, and other
+    /// features are used as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalise: Option<Normalise>,
     /// Evaluates a fixed random sample of this many devices of each split; all devices if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluate_sample: Option<NonZeroUsize>,
@@ -96,10 +97,30 @@ impl DataSection {
             None => federation,
         };
         let is_words = matches!(federation.kind(), InputKind::Tokens { .. } | InputKind::Windows { .. });
-        if is_words && self.normalise != Normalise::None {
+        if is_words && self.normalise.is_some_and(|normalise| normalise != Normalise::None) {
             return Err(LoadError::Normalise);
         }
-        Ok(federation.normalised(self.normalise).evaluating(self.evaluate_sample))
+        let normalise = self.normalisation(&federation);
+        Ok(federation.normalised(normalise).evaluating(self.evaluate_sample))
+    }
+
+    /// Returns the normalisation of a federation: as given, or that of its kind of data.
+    pub fn normalisation(&self, federation: &Federation) -> Normalise {
+        let is_table = federation.coding().is_some() && matches!(federation.kind(), InputKind::Dense { .. });
+        self.normalise.unwrap_or(if is_table { Normalise::Standard } else { Normalise::None })
+    }
+
+    /// The section for a content address. A file without a normalisation has the address of the files
+    /// of earlier versions, in which it meant `none`. They wrote it out in their run folders, for which
+    /// `is_old` is set.
+    pub(super) fn canonical(&self, is_old: bool) -> Self {
+        let is_folder = matches!(self.source, DataSource::Folder(_));
+        let normalise = match self.normalise {
+            None => Some(Normalise::None),
+            Some(Normalise::None) if is_folder && !is_old => None,
+            given => given,
+        };
+        Self { normalise, ..self.clone() }
     }
 
     /// Returns a short name for tables.

@@ -269,7 +269,7 @@ impl Key {
             true => (KeyKind::OneOrMore(kind.into()), format!("{about}; each value is a track.")),
             false => (kind, format!("{about}.")),
         };
-        let default = match option.default {
+        let default = match option.file_default() {
             OptionDefault::Required => DefaultValue::Described("required".to_owned()),
             OptionDefault::Value(default) => DefaultValue::Value(toml_text(default)),
             OptionDefault::Unset(meaning) => DefaultValue::Described(meaning.to_owned()),

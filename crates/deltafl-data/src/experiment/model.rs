@@ -34,14 +34,24 @@ impl Default for ModelSection {
     }
 }
 
-/// Contains the options that the file gives, and no defaults: a content address depends on it.
+impl ModelSection {
+    /// The section without switches that are off, for a content address: it depends neither on whether
+    /// a file gives such a switch nor on the value that a file without it has.
+    pub(super) fn canonical(&self) -> Self {
+        let given = self.spec.given().iter().filter(|(_, value)| *value != OptionValue::Truth(false));
+        let given = given.map(|(option, value)| (option.name, *value));
+        let spec = self.spec.definition().spec_with(given).expect("the values were checked before");
+        Self { spec, ..self.clone() }
+    }
+}
+
+/// Contains the options that the file gives, and no defaults.
 impl Serialize for ModelSection {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("kind", self.spec.name())?;
         map.serialize_entry("l2", &self.l2)?;
-        let given = self.spec.given().iter().filter(|(_, value)| *value != OptionValue::Truth(false));
-        for (option, value) in given {
+        for (option, value) in self.spec.given() {
             map.serialize_entry(option.name, value)?;
         }
         if !self.spec.layers().is_empty() {

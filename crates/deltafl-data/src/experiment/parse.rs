@@ -127,7 +127,7 @@ impl Experiment {
         let place = key("privacy").or_else(|| key("clip"));
         let mut file = ExperimentFile::deserialize(Deserializer::from(table))?;
         file.model = match model_section {
-            Some(section) => model(section)?,
+            Some(section) => model(section, file.resolved.is_some())?,
             None => return Err(InvalidExperiment::new("missing field `model`", whole)),
         };
         file.algorithm = match algorithm_sections {
@@ -183,7 +183,9 @@ fn external<'de, T: Deserialize<'de>>(
     Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
 }
 
-fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+/// The `[model]` section. A run folder contains the values of all options that differ from a serialised
+/// model, so that an option that it does not give has its default there.
+fn model(mut section: Spanned<DeValue<'_>>, is_resolved: bool) -> Result<ModelSection, InvalidExperiment> {
     let external: Option<toml::Table> = external(&mut section)?;
     let layers_value = layers::remove(&mut section);
     if layers_value.is_some()
@@ -200,7 +202,8 @@ fn model(mut section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExper
     let table = OptionTable::read(section, "model", &known, &["l2"])?;
     let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
     let definition = MODELS[table.entry];
-    let spec = definition.spec_with(given).map_err(|error| table.locate(error))?;
+    let usual = definition.usual().filter(|_| !is_resolved);
+    let spec = definition.spec_with(usual.chain(given)).map_err(|error| table.locate(error))?;
     let spec = match layers_value {
         Some(value) if !std::ptr::eq(definition, &STACK) => {
             let message =

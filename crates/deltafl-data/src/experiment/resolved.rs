@@ -1,6 +1,6 @@
 //! The values that a run adds to its experiment.
 
-use deltafl::data::{Federation, Split};
+use deltafl::data::{Federation, Normalise, Split};
 use deltafl::kernel::Isa;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,9 @@ pub struct Resolved {
     pub compute: BackendName,
     /// The number of parameters.
     pub params: usize,
+    /// The normalisation of the data; `None` in the folders of earlier versions, whose files give it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalise: Option<Normalise>,
     /// The devices of each split, if a sample of them is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub population: Option<Population>,

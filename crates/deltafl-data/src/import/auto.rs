@@ -140,12 +140,15 @@ pub fn detect(path: &Path) -> Result<TableFormat, ImportError> {
     let file = LocalFile::new(path)?;
     let start = std::fs::File::open(&file.path).and_then(|mut file| {
         let mut start = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::Read::take(&mut file, 4), &mut start)?;
+        std::io::Read::read_to_end(&mut std::io::Read::take(&mut file, 6), &mut start)?;
         Ok(start)
     });
     let start = start.map_err(|source| ImportError::file(&file.name, source))?;
-    if start == b"PAR1" {
+    if start.starts_with(b"PAR1") {
         return Ok(TableFormat::Parquet);
+    }
+    if start == b"ARROW1" || start.starts_with(&[0xff; 4]) {
+        return Ok(TableFormat::Arrow);
     }
     let mut line = Vec::new();
     let mut input = Input::open_text(&file.path, &file.name)?;
@@ -179,7 +182,7 @@ pub fn inspect(paths: &[PathBuf], options: &AutoOptions) -> Result<Inspection, I
     for name in given.texts.iter().chain(&given.categories).chain(&given.numbers).chain(&given.dates) {
         table.column(name)?;
     }
-    for name in options.ignore.iter().chain(&given.device).chain(&given.split) {
+    for name in options.ignore.iter().chain(&given.device).chain(&given.split).chain(&given.group) {
         table.column(name)?;
     }
     let roles = Roles::choose(&columns, options);
@@ -227,10 +230,11 @@ fn finish(
         let (role, name) = (role_of(i), column.name.clone());
         let reason = match role {
             ColumnRole::Device | ColumnRole::Label | ColumnRole::Split => None,
+            _ if given.group.as_ref() == Some(&name) => Some("the group of the device"),
             _ if roles.ignored[i] => Some("--ignore"),
             _ if !wanted(i) => Some("not among --columns"),
             ColumnRole::Identifier => Some("almost all values are different"),
-            ColumnRole::Constant => Some("one value"),
+            ColumnRole::Constant => Some(column.other.unwrap_or("one value")),
             ColumnRole::Date if !given.dates.contains(&name) && !given.features.contains(&name) => {
                 Some("dates, unless --date names them")
             }
@@ -239,6 +243,7 @@ fn finish(
             _ => None,
         };
         match (role, reason) {
+            (_, Some(_)) if given.group.as_ref() == Some(&name) => {}
             (_, Some(reason)) => {
                 table.ignored.push(IgnoredColumn { name: name.clone(), reason: reason.to_owned() });
             }
@@ -248,7 +253,10 @@ fn finish(
             (ColumnRole::Number, None) => table.numbers.push(name.clone()),
             _ => {}
         }
-        let note = column.note(role, reason, regression);
+        let mut note = column.note(role, reason, regression);
+        if given.group.as_ref() == Some(&name) {
+            note = note.replace("not used: the", "the");
+        }
         inspected.push(InspectedColumn { name, role, used: reason.is_none(), note });
     }
     table.features.retain(|name| !table.ignored.iter().any(|ignored| ignored.name == *name));
@@ -313,7 +321,10 @@ impl Roles {
     fn choose(columns: &[Sample], options: &AutoOptions) -> Self {
         let given = &options.table;
         let place = |name: &str| columns.iter().position(|column| column.name == name);
-        let ignored: Vec<bool> = columns.iter().map(|column| options.ignore.contains(&column.name)).collect();
+        let is_ignored = |column: &Sample| {
+            options.ignore.contains(&column.name) || given.group.as_ref() == Some(&column.name)
+        };
+        let ignored: Vec<bool> = columns.iter().map(is_ignored).collect();
         let feature = |i: usize| {
             let name = &columns[i].name;
             [&given.texts, &given.categories, &given.numbers, &given.dates, &given.features]

@@ -19,15 +19,29 @@ pub(crate) enum Cell<'a> {
     Other(&'static str),
 }
 
-/// The texts that mean a missing value in tables: those of pandas.
-const MISSING: [&str; 17] = [
-    "", "#N/A", "#NA", "-1.#IND", "1.#IND", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN", "None",
-    "n/a", "nan", "null", "NAN",
-];
-
-/// Whether a text means a missing value.
+/// Whether a text means a missing value: the texts of pandas.
 pub(crate) fn is_missing(text: &str) -> bool {
-    text.len() <= 7 && MISSING.contains(&text)
+    // Most values are decided by their first byte.
+    match text.as_bytes() {
+        [] => true,
+        [b'N', ..] => matches!(text, "N/A" | "NA" | "NULL" | "NaN" | "None" | "NAN"),
+        [b'n', ..] => matches!(text, "n/a" | "nan" | "null"),
+        [b'#', ..] => matches!(text, "#N/A" | "#NA"),
+        [b'<', ..] => text == "<NA>",
+        [b'-', ..] => matches!(text, "-1.#IND" | "-NaN" | "-nan"),
+        [b'1', ..] => text == "1.#IND",
+        _ => false,
+    }
+}
+
+/// Returns a text without white space around it. Most texts have none.
+pub(crate) fn trimmed(text: &str) -> &str {
+    let is_visible = |byte: &u8| (b'!'..=b'~').contains(byte);
+    match text.as_bytes() {
+        [one] if is_visible(one) => text,
+        [first, .., last] if is_visible(first) && is_visible(last) => text,
+        _ => text.trim(),
+    }
 }
 
 /// Whether a text means a missing label. `None` may be the name of a class.
@@ -184,6 +198,25 @@ mod tests {
             assert_eq!(number(text, Decimal::Comma), None, "{text}");
         }
         assert_eq!(number("1,5", Decimal::Point), None);
+    }
+
+    #[test]
+    fn the_missing_values_of_pandas_are_missing_and_nothing_else_is() {
+        let missing = [
+            "", "#N/A", "#NA", "-1.#IND", "1.#IND", "-NaN", "-nan", "<NA>", "N/A", "NA", "NULL", "NaN",
+            "None", "n/a", "nan", "null", "NAN",
+        ];
+        assert!(missing.into_iter().all(is_missing));
+        for text in ["N", "n", "-", "1", "1.5", "-1", "nil", "Nothing", "#", "<", "0", "?", "none"] {
+            assert!(!is_missing(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn white_space_around_a_text_is_removed() {
+        for text in ["", " ", "a", " a", "a ", "\u{a0}é\u{a0}", "a b", "\ta\n", "é", "  a b  "] {
+            assert_eq!(trimmed(text), text.trim(), "{text:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::cell::Cell;
+use super::cell::{Cell, trimmed};
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
 use super::rows::TableRows;
@@ -130,7 +130,7 @@ impl TableRows for Delimited {
     }
 
     fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
-        Ok(Cell::Text(Self::text(self, column)?.trim().into()))
+        Ok(Cell::Text(trimmed(Self::text(self, column)?).into()))
     }
 
     fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {

@@ -4,12 +4,11 @@
 //! value of the example, 0 for the others. A label in words becomes a class, numbered in the order of
 //! the words. The classes keep their names.
 
-use std::collections::HashMap;
-
 use deltafl::data::{FeatureColumn, MISSING};
 
 use super::cell::{Cell, Decimal, days, is_missing, number};
 use super::error::ImportProblem;
+use super::fast_hash::FastMap;
 
 /// Most different words of a feature column: each is a feature.
 pub(crate) const MOST_CATEGORIES: usize = 1000;
@@ -20,7 +19,7 @@ pub(crate) struct FeatureCoder {
     /// The index of the column in the table.
     pub(crate) place: usize,
     pub(crate) column: FeatureColumn,
-    index: HashMap<String, usize>,
+    index: FastMap<usize>,
     decimal: Decimal,
 }
 
@@ -71,7 +70,7 @@ pub(crate) fn unsupported(column: &str, found: &str) -> ImportProblem {
     ImportProblem::Unsupported {
         what: format!("the column {column:?}"),
         found: found.to_owned(),
-        supported: "numbers, words, dates, lists of numbers and images",
+        supported: "numbers, words and dates, and in Parquet files also lists of numbers and images,",
     }
 }
 
@@ -129,7 +128,7 @@ pub(crate) enum LabelCoder {
     /// A class by its number.
     Class,
     /// A class by its name.
-    Words(HashMap<String, u32>, Vec<String>),
+    Words(FastMap<u32>, Vec<String>),
     /// A real number.
     Value(Decimal),
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::SaveError;
+use crate::{InvalidArrowFile, SaveError};
 use deltafl::data::InvalidSplit;
 
 /// An error of an import, which has written nothing.
@@ -190,6 +190,28 @@ pub enum ImportProblem {
     /// The name of a device is empty.
     #[error("the id of the device is empty")]
     UnnamedDevice,
+    /// A device has no group.
+    #[error("the group of device {device:?} is empty")]
+    NoGroup {
+        /// The device.
+        device: String,
+    },
+    /// The rows of a device have different groups.
+    #[error("device {device:?} is in the group {first:?} before, and in {second:?} here")]
+    TwoGroups {
+        /// The device.
+        device: String,
+        /// The group of earlier rows.
+        first: String,
+        /// The group of this row.
+        second: String,
+    },
+    /// There are too many groups of devices.
+    #[error("the column of the group has more than {most} different values: name a coarser one with --group")]
+    Groups {
+        /// The bound.
+        most: usize,
+    },
     /// A real target is not a finite number.
     #[error("the number to predict is not finite")]
     Value,
@@ -330,6 +352,9 @@ pub enum ImportProblem {
     /// A Parquet file is invalid.
     #[error("not a Parquet file that can be read: {0}")]
     Parquet(String),
+    /// An Arrow file is invalid.
+    #[error("not an Arrow file that can be read: {0}")]
+    Arrow(#[from] InvalidArrowFile),
     /// A zip archive is invalid.
     #[error("not a zip archive that can be read: {0}")]
     Zip(String),

@@ -13,10 +13,11 @@ const ZIP: &[u8] = b"PK\x03\x04";
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The first bytes of files that are not text, and their kind.
-const BINARY: [(&[u8], &str); 13] = [
+const BINARY: [(&[u8], &str); 14] = [
     (b"PAR1", "a Parquet file: import it with `data import parquet`"),
-    (b"ARROW1", "an Arrow file: convert it to Parquet"),
-    (b"FEA1", "a Feather file: convert it to Parquet"),
+    (b"ARROW1", "an Arrow file: import it with `data import arrow`"),
+    (b"\xff\xff\xff\xff", "an Arrow stream: import it with `data import arrow`"),
+    (b"FEA1", "a Feather file of version 1: write it as version 2"),
     (b"\x93NUMPY", "a NumPy array: import an .npz with `data import npz`"),
     (b"\x89PNG", "a PNG image: import a folder of images with `data import auto`"),
     (b"\xff\xd8\xff", "a JPEG image: import a folder of images with `data import auto`"),

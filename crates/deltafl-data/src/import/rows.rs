@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use super::arrow_rows::ArrowRows;
 use super::cell::{Cell, Decimal};
 use super::delimited::{Delimited, Dialect};
 use super::error::{ImportError, ImportProblem};
@@ -23,6 +24,8 @@ pub enum TableFormat {
     JsonLines,
     /// Parquet.
     Parquet,
+    /// Arrow IPC: files (Feather version 2) and streams.
+    Arrow,
 }
 
 impl TableFormat {
@@ -33,6 +36,7 @@ impl TableFormat {
             Self::Delimited(Dialect::Tsv) => "tsv",
             Self::JsonLines => "jsonl",
             Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
         }
     }
 }
@@ -167,6 +171,7 @@ fn open(file: &LocalFile, format: TableFormat) -> Result<Box<dyn TableRows>, Imp
         }
         TableFormat::JsonLines => Box::new(JsonLines::open(&file.path, &file.name)?),
         TableFormat::Parquet => Box::new(ParquetRows::open(&file.path, &file.name)?),
+        TableFormat::Arrow => Box::new(ArrowRows::open(&file.path, &file.name)?),
     })
 }
 

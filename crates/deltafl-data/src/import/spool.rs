@@ -4,12 +4,12 @@
 //! and the system removes them if the process ends. Memory contains the labels and, for each run of
 //! consecutive rows of one device, its place in the file.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::{ImportError, ImportProblem};
+use super::fast_hash::FastMap;
 use deltafl::data::Split;
 
 /// Rows with a device and a label each. The rows of an import have one width, except texts.
@@ -18,8 +18,8 @@ pub(crate) struct Spool {
     folder: PathBuf,
     file: BufWriter<File>,
     devices: Vec<String>,
-    /// The indices of devices by identity, for each split that a file names and for `None`.
-    index: HashMap<Option<Split>, HashMap<String, u32>>,
+    /// The indices of devices by identity, for `None` and for each split that a file names.
+    index: [FastMap<u32>; 4],
     splits: Vec<Option<Split>>,
     runs: Vec<RowRun>,
     /// Classes, or the bits of real numbers.
@@ -53,7 +53,7 @@ impl Spool {
             folder: folder.to_owned(),
             file: BufWriter::with_capacity(1 << 18, file),
             devices: Vec::new(),
-            index: HashMap::new(),
+            index: Default::default(),
             splits: Vec::new(),
             runs: Vec::new(),
             labels: Vec::new(),
@@ -67,7 +67,12 @@ impl Spool {
 
     /// Returns the index of a device in a split that the file names. A device has an index for each split.
     pub(crate) fn device_in(&mut self, id: &str, split: Option<Split>) -> u32 {
-        let index = self.index.entry(split).or_default();
+        let index = &mut self.index[match split {
+            None => 0,
+            Some(Split::Train) => 1,
+            Some(Split::Test) => 2,
+            Some(Split::Validation) => 3,
+        }];
         if let Some(&device) = index.get(id) {
             return device;
         }
@@ -213,8 +218,16 @@ impl SortedRows {
     }
 }
 
+/// Reads bytes at a place, in one call of the system where it has one.
+#[cfg(unix)]
 fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    file.seek(SeekFrom::Start(offset))?;
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
+}
+
+#[cfg(not(unix))]
+fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    use std::io::{Read as _, Seek as _};
+    file.seek(io::SeekFrom::Start(offset))?;
     file.read_exact(out)
 }
 

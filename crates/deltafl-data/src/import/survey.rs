@@ -1,7 +1,5 @@
 //! The first pass over a table: the types of its columns, their categories and their constants.
 
-use std::collections::HashMap;
-
 use deltafl::data::{FeatureColumn, IgnoredColumn, MISSING, MissingRule};
 
 use super::ImportTarget;
@@ -10,6 +8,7 @@ use super::encoding::{
     FeatureCoder, LabelCoder, MOST_CATEGORIES, class_name, date, missing_value, numeric, unsupported, word,
 };
 use super::error::{ImportError, ImportProblem};
+use super::fast_hash::FastMap;
 use super::rows::{TableCursor, TableFiles};
 use super::table::{ColumnIndices, TableColumns};
 use crate::writer::MOST_CLASSES;
@@ -32,7 +31,7 @@ struct ColumnSurvey {
     /// Whether an option names the column as a feature.
     named: bool,
     of: Option<ColumnType>,
-    words: HashMap<String, u64>,
+    words: FastMap<u64>,
     missing: u64,
     count: u64,
     sum: f64,
@@ -45,7 +44,7 @@ struct ColumnSurvey {
 enum LabelSurvey {
     /// The first label is not known yet.
     Unknown,
-    Words(HashMap<String, u64>),
+    Words(FastMap<u64>),
     /// Class numbers or real numbers.
     Numbers,
 }
@@ -122,7 +121,7 @@ pub(crate) fn survey(
         .collect();
     let mut label = match (places.label, columns.class_words) {
         (Some(_), _) if target.regression => LabelSurvey::Numbers,
-        (Some(_), true) => LabelSurvey::Words(HashMap::new()),
+        (Some(_), true) => LabelSurvey::Words(FastMap::default()),
         (Some(_), false) => LabelSurvey::Unknown,
         (None, _) => LabelSurvey::Numbers,
     };
@@ -183,7 +182,7 @@ fn finish(
     Ok(result)
 }
 
-fn sorted(words: HashMap<String, u64>) -> Vec<String> {
+fn sorted(words: FastMap<u64>) -> Vec<String> {
     let mut sorted: Vec<String> = words.into_keys().collect();
     sorted.sort();
     if sorted.iter().all(|word| word.parse::<i64>().is_ok()) {
@@ -209,7 +208,7 @@ impl ColumnSurvey {
             place,
             named: is_in(&columns.features),
             of,
-            words: HashMap::new(),
+            words: FastMap::default(),
             missing: 0,
             count: 0,
             sum: 0.0,
@@ -326,7 +325,7 @@ impl ColumnSurvey {
 }
 
 /// Returns the most frequent words in alphabetical order, and whether there are others.
-fn frequent(words: HashMap<String, u64>, most: usize) -> (Vec<String>, bool) {
+fn frequent(words: FastMap<u64>, most: usize) -> (Vec<String>, bool) {
     let mut by_count: Vec<(String, u64)> = words.into_iter().collect();
     by_count.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let others = by_count.len() > most;
@@ -343,7 +342,7 @@ impl LabelSurvey {
                 Cell::Text(text) => !is_missing_label(text) && number(text, Decimal::Point).is_none(),
                 _ => false,
             };
-            *self = if is_words { Self::Words(HashMap::new()) } else { Self::Numbers };
+            *self = if is_words { Self::Words(FastMap::default()) } else { Self::Numbers };
         }
         let Self::Words(words) = self else { return Ok(()) };
         let text = match cell {

@@ -19,8 +19,10 @@ use super::survey::{TableSurvey, is_complete, survey};
 use super::texts::{TextRows, TextTable};
 use super::{ImportTarget, Imported};
 
+mod groups;
 mod labels;
 
+use groups::DeclaredGroups;
 pub(crate) use labels::{check_density, class, finite, in_range, parse_label, parse_split, whole_label};
 
 pub use super::cell::Decimal;
@@ -51,6 +53,8 @@ pub struct TableColumns {
     /// The split of each example, `train`, `test` or `validation`, which determines the split of
     /// devices.
     pub split: Option<String>,
+    /// The group of the device, for results by group. All rows of a device have the same.
+    pub group: Option<String>,
     /// The treatment of missing values.
     pub missing: MissingRule,
     /// The decimal character of numbers; commas are recognised in files with semicolons if `None`.
@@ -69,6 +73,7 @@ pub struct TableColumns {
 pub(crate) struct ColumnIndices {
     pub(crate) device: Option<usize>,
     pub(crate) split: Option<usize>,
+    pub(crate) group: Option<usize>,
     pub(crate) label: Option<usize>,
     pub(crate) features: Vec<usize>,
     pub(crate) texts: Vec<usize>,
@@ -121,12 +126,14 @@ pub fn import_files(
         image: None,
         ignored: columns.ignored.iter().cloned().chain(survey.ignored.iter().cloned()).collect(),
     };
-    let pass = TablePass { table: &table, places: &places, missing: columns.missing, target };
-    if places.texts.is_empty() {
+    let pass = TablePass::new(&table, &places, columns.missing, target);
+    let imported = if places.texts.is_empty() {
         pass.write_features(&survey, features, coding, source)
     } else {
         pass.write_texts(&survey, columns, coding, source)
-    }
+    }?;
+    pass.groups.write(&imported)?;
+    Ok(imported)
 }
 
 /// The overrides of an import that follows a contract.
@@ -169,6 +176,7 @@ pub fn import_like(
     let places = ColumnIndices {
         device: device.as_deref().map(|name| table.column(name)).transpose()?,
         split: None,
+        group: None,
         label: label.as_deref().map(|name| table.column(name)).transpose()?,
         features: if texts.is_empty() { columns(&names)? } else { Vec::new() },
         texts: columns(&texts)?,
@@ -197,7 +205,7 @@ pub fn import_like(
     source.option("like", "the constants of an earlier import");
     // A prediction exists for every row, and an example must have a label.
     let missing = if options.optional_label { MissingRule::Error } else { coding.missing };
-    let pass = TablePass { table: &table, places: &places, missing, target: &target };
+    let pass = TablePass::new(&table, &places, missing, &target);
     match contract.inputs {
         InputKind::Tokens { len, .. } => {
             let text = coding.text.clone().ok_or_else(unknown)?;
@@ -215,9 +223,19 @@ struct TablePass<'t> {
     places: &'t ColumnIndices,
     missing: MissingRule,
     target: &'t ImportTarget,
+    groups: DeclaredGroups,
 }
 
-impl TablePass<'_> {
+impl<'t> TablePass<'t> {
+    fn new(
+        table: &'t TableFiles,
+        places: &'t ColumnIndices,
+        missing: MissingRule,
+        target: &'t ImportTarget,
+    ) -> Self {
+        Self { table, places, missing, target, groups: DeclaredGroups::default() }
+    }
+
     fn write_features(
         &self,
         survey: &TableSurvey,
@@ -298,6 +316,10 @@ impl TablePass<'_> {
         };
         let id = id.filter(|id| !id.trim().is_empty());
         let id = id.ok_or_else(|| rows.error(ImportProblem::UnnamedDevice))?;
+        if let Some(place) = self.places.group {
+            let group = rows.text(place)?.unwrap_or_default();
+            self.groups.add(&id, group.trim()).map_err(|problem| rows.error(problem))?;
+        }
         let split = match self.places.split {
             None => None,
             Some(place) => {
@@ -381,6 +403,7 @@ impl ColumnIndices {
         let places = Self {
             device: columns.device.as_ref().map(column).transpose()?,
             split: columns.split.as_ref().map(column).transpose()?,
+            group: columns.group.as_ref().map(column).transpose()?,
             label: Some(column(&columns.label)?),
             texts: columns.texts.iter().map(column).collect::<Result<_, _>>()?,
             features: match columns.texts.is_empty() {
@@ -400,6 +423,7 @@ impl ColumnIndices {
         roles.extend(self.label.map(|place| (place, "the label")));
         roles.extend(self.device.map(|place| (place, "the device")));
         roles.extend(self.split.map(|place| (place, "the split")));
+        roles.extend(self.group.map(|place| (place, "the group of the device")));
         roles.extend(self.texts.iter().map(|&place| (place, "a text")));
         roles.extend(self.features.iter().map(|&place| (place, "a feature")));
         roles.sort_by_key(|&(place, _)| place);
@@ -424,8 +448,9 @@ pub(crate) fn feature_columns(
     let column = |name: &str| super::delimited::column(path, header, name);
     let is_other = |name: &str| {
         let ignored = columns.ignored.iter().any(|ignored| ignored.name == name);
-        let roles = [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())];
-        ignored || roles.contains(&Some(name))
+        let roles = [&columns.device, &columns.split, &columns.group].map(Option::as_deref);
+        let roles = roles.into_iter().chain([Some(columns.label.as_str())]);
+        ignored || roles.into_iter().any(|role| role == Some(name))
     };
     for name in &columns.categories {
         column(name)?;

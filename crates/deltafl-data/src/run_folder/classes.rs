@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use deltafl::data::Split;
@@ -43,14 +44,18 @@ pub(super) fn write(folder: &Path, classes: &Classes) -> Result<(), RunFolderErr
 
 /// Reads the figures of a run; `None` if it has none.
 pub(super) fn read(folder: &Path) -> Result<Option<Classes>, RunFolderError> {
-    let file = path(folder);
-    let text = match fs::read(&file) {
+    read_json(&path(folder))
+}
+
+/// Reads a file of figures; `None` if it does not exist.
+pub(super) fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, RunFolderError> {
+    let text = match fs::read(file) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io_error(&file)(e)),
+        Err(e) => return Err(io_error(file)(e)),
     };
     let malformed = |e: serde_json::Error| RunFolderError::Malformed {
-        path: file.clone(),
+        path: file.to_owned(),
         line: e.line(),
         reason: e.to_string(),
     };

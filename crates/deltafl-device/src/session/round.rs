@@ -27,6 +27,7 @@ use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
 use crate::consent::Reason;
 use crate::defences::Defence;
+use crate::events::SessionEvent;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
 use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};
@@ -188,7 +189,11 @@ impl Session<'_> {
         self.memory.losses = losses;
         self.protocol = Some(protocol);
         match submitted {
-            Ok(()) => self.speak().await,
+            Ok(()) => {
+                self.speak().await?;
+                let _ = self.device.observe(SessionEvent::Answered { round: key.round });
+                Ok(())
+            }
             Err(refused) => {
                 tracing::warn!(%refused, "the answer does not fit what was asked");
                 self.sit_out(Reason::Unable).await
@@ -275,7 +280,12 @@ impl Session<'_> {
                 message = self.incoming.message() => {
                     let message = message?.ok_or(SessionError::Closed)?;
                     match message.body.ok_or(malformed("body"))? {
-                        from_server::Body::Over(_) => return Ok(None),
+                        from_server::Body::Over(over) => {
+                            if over.last {
+                                let _ = self.device.observe(SessionEvent::Finished);
+                            }
+                            return Ok(None);
+                        }
                         body => self.keep_for_later(body)?,
                     }
                 }

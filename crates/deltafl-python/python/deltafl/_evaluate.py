@@ -141,7 +141,8 @@ def evaluated(
 
 def check_normalised(run: Run) -> None:
     """Rejects new inputs if the run normalised its inputs with constants of the training data."""
-    how = run.experiment["data"].get("normalise", "none")
+    given = run.experiment["data"].get("normalise", "none")
+    how = run.experiment.get("resolved", {}).get("normalise", given)
     if how != "none":
         raise InvalidInput(
             f"the run normalised its inputs (normalise={how!r}) with constants of its training data, which the "

@@ -77,7 +77,7 @@ def train(
     availability: Mapping[str, Any] | None = None,
     adversary: Mapping[str, Any] | None = None,
     split: Mapping[str, Any] | None = None,
-    normalise: Literal["none", "mean-ratio", "standard"] = "none",
+    normalise: Literal["none", "mean-ratio", "standard"] | None = None,
     evaluate_sample: int | None = None,
     threads: int | None = None,
     workers: int | None = None,

@@ -52,7 +52,7 @@ class Linear(Model):
 
     kind: ClassVar[str] = "linear"
     l2: float = 0.0
-    intercept: bool = False
+    intercept: bool = True
     huber: float | None = None
 
 
@@ -68,7 +68,7 @@ class Logistic(Model):
 
     kind: ClassVar[str] = "logistic"
     l2: float = 0.0
-    intercept: bool = False
+    intercept: bool = True
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,20 @@ struct Usual {
     model: &'static str,
     normalise: &'static str,
     learning_rate: f64,
+    /// Whether the model has an intercept; `None` if it has no such option.
+    intercept: Option<bool>,
 }
 
 impl Usual {
-    fn for_input(kind: InputKind) -> Self {
+    fn for_input(kind: InputKind, is_table: bool) -> Self {
+        let usual =
+            |model, normalise, learning_rate, intercept| Self { model, normalise, learning_rate, intercept };
         match kind {
-            InputKind::Bytes { .. } => Self { model: "linear", normalise: "mean-ratio", learning_rate: 1.0 },
-            InputKind::Dense { .. } => Self { model: "linear", normalise: "none", learning_rate: 0.1 },
-            InputKind::Tokens { .. } => Self { model: "lstm", normalise: "none", learning_rate: 1.0 },
-            InputKind::Windows { .. } => Self { model: "gru", normalise: "none", learning_rate: 0.1 },
+            InputKind::Bytes { .. } => usual("linear", "mean-ratio", 1.0, Some(false)),
+            InputKind::Dense { .. } if is_table => usual("linear", "standard", 0.1, Some(true)),
+            InputKind::Dense { .. } => usual("linear", "none", 0.1, Some(false)),
+            InputKind::Tokens { .. } => usual("lstm", "none", 1.0, None),
+            InputKind::Windows { .. } => usual("gru", "none", 0.1, None),
         }
     }
 }
@@ -61,6 +66,7 @@ pub(super) fn experiment(
 fn template(federation: &str) -> Result<String, FieldError> {
     // The devices of synthetic(α, β) have models of their own, so a model for unseen devices does not exist.
     let (mut split, within) = ("{ train = 0.5 }", "{ within = { train = 0.8 } }");
+    let mut is_table = false;
     let (source, kind, cohort) = match synthetic(federation) {
         Some(source) => {
             let table = source.parse::<Value>().ok();
@@ -80,15 +86,17 @@ fn template(federation: &str) -> Result<String, FieldError> {
             let opened = deltafl_data::open(federation);
             let opened = opened.map_err(|source| FieldError::Open { path: federation.into(), source })?;
             let source = Value::from(federation).to_string();
+            is_table = opened.coding().is_some();
             (source, opened.kind(), (opened.len() / 8).clamp(1, 30))
         }
         None => return Err(FieldError::UnknownFederation { name: federation.to_owned() }),
     };
-    let Usual { model, normalise, learning_rate } = Usual::for_input(kind);
+    let Usual { model, normalise, learning_rate, intercept } = Usual::for_input(kind, is_table);
+    let intercept = intercept.map_or_else(String::new, |given| format!("intercept = {given}\n"));
     let name = folder_name(federation);
     Ok(format!(
         "name = {}\nseeds = [1]\nrounds = 30\ncohort = {cohort}\nevaluate_every = 6\n\n[data]\nsource = {source}\n\
-         normalise = \"{normalise}\"\nsplit = {split}\n\n[model]\nkind = \"{model}\"\n\n[local]\nepochs = 1\n\
+         normalise = \"{normalise}\"\nsplit = {split}\n\n[model]\nkind = \"{model}\"\n{intercept}\n[local]\nepochs = 1\n\
          batch = 10\nlearning_rate = {learning_rate:?}\ndecay = {{ factor = 0.5, every = 10 }}\n\n\
          [[algorithm]]\nkind = \"fedavg\"\n",
         Value::from(name)

@@ -136,6 +136,16 @@ pub(super) fn headline(run: &RunResults) -> Headline {
             moved(mean, best_of_all)
         );
         (best_of_all, sentence)
+    } else if shown(tail(primary.last(best))) == shown(tail(baseline)) {
+        let sentence = format!(
+            "{} and {name} have the same {} of the {}, {}; the mean changes {}",
+            run.tracks[best].label,
+            words.tail,
+            measure.name(),
+            shown(tail(baseline)),
+            moved(mean, best)
+        );
+        (best, sentence)
     } else if measure.cost(tail(primary.last(best))) < measure.cost(tail(baseline)) {
         let sentence = format!(
             "{} changes the {} of the {} {}; the mean changes {}",

@@ -14,7 +14,9 @@ use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, S
 use deltafl::superquantile::Conformity;
 use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
+use deltafl_data::run_folder::{
+    self, Classes, EvaluationFile, Groups, IdleRounds, RoundLine, RunFolderError,
+};
 
 use super::cohorts;
 use super::measure::ReportMeasure;
@@ -78,6 +80,8 @@ pub(super) struct RunResults {
     pub(super) privacy: Vec<(u64, PrivacySpent)>,
     /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
+    /// The metric of each group of devices, if devices declare groups.
+    pub(super) groups: Option<Groups>,
     /// For each track, the rounds that changed nothing, over all seeds.
     pub(super) idle: Vec<IdleRounds>,
     /// Minimum and maximum size of the cohorts that sent histograms. `None` if devices sent
@@ -263,6 +267,8 @@ impl RunResults {
             measured,
             classes: run_folder::read_classes(folder)?
                 .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
+            groups: run_folder::read_groups(folder)?
+                .filter(|groups| groups.groups.iter().all(|group| group.values.len() == tracks.len())),
             idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
             privacy: privacy_spent(&lines),
@@ -294,8 +300,7 @@ impl RunResults {
             }
         }
         name.clone_into(&mut all.name);
-        all.classes = None;
-        all.saved = None;
+        (all.classes, all.groups, all.saved) = (None, None, None);
         all.baseline = baseline(&all.tracks);
         Some(all)
     }

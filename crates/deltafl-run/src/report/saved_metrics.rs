@@ -59,7 +59,9 @@ impl SavedMetrics {
         let count = saved.statistics.len();
         let mut models = saved.metrics.iter().flat_map(|metric| &metric.models);
         match models.find(|model| model.values.len() != count) {
-            Some(model) => Err(failed(format!("{} of {count} statistics of {}", model.values.len(), model.name))),
+            Some(model) => {
+                Err(failed(format!("{} of {count} statistics of {}", model.values.len(), model.name)))
+            }
             None => Ok(Some(saved)),
         }
     }

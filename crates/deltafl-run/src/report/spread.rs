@@ -2,9 +2,8 @@
 //! averaged over the seeds.
 //!
 //! Weights are those of the tables: test devices count equally, train devices by their examples.
-//! The mean and the percentile drawn over the bars are therefore those of the bars.
-
-use deltafl::metrics::Figures;
+//! The mean and the percentile drawn over the bars are those of the tables, which are averaged over the
+//! seeds afterwards.
 
 use super::figures::bins::HistogramBins;
 use super::measure::TAIL;
@@ -14,19 +13,20 @@ use super::results::{Distribution, Measured};
 pub(super) struct DeviceSpread {
     /// A value per device, and its contribution to the height of its bar.
     devices: Vec<(f64, f64)>,
-    /// Mean and percentiles of these values, with the weights of the bars.
-    pub(super) figures: Figures,
+    /// The mean in the tables.
+    pub(super) mean: f64,
+    /// The tail percentile in the tables: the 90th if lower is better.
+    pub(super) tail: f64,
 }
 
 impl DeviceSpread {
     /// Creates the distribution of a track in a frame.
     pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
         if measured.devices.is_empty() {
-            return Self::of_cohorts(measured, &measured.frames[frame][track]);
+            return Self::of_cohorts(&measured.frames[frame][track]);
         }
         let values = measured.frames[frame][track].device_means();
         let examples = || measured.devices.iter().map(|device| device.examples);
-        let figures = measured.measure.figures_of(values.iter().copied().zip(examples()));
         let total: u64 = examples().sum();
         let height = |examples: u64| {
             if measured.measure.weighted() { 100.0 * examples as f64 / total as f64 } else { 1.0 }
@@ -35,17 +35,20 @@ impl DeviceSpread {
         let worst = measured.measure.cost(f64::INFINITY);
         let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
         let devices = values.zip(examples().map(height)).collect();
-        Self { devices, figures: figures.expect("a measure in a report is of devices with examples") }
+        Self::marked(devices, &measured.frames[frame][track])
+    }
+
+    fn marked(devices: Vec<(f64, f64)>, distribution: &Distribution) -> Self {
+        let column = |column: usize| distribution.column(column).mean;
+        Self { devices, mean: column(0), tail: column(1 + TAIL) }
     }
 
     /// Creates the distribution of cohorts of anonymous devices, which cannot be averaged over the
     /// seeds. It combines a cohort of every seed, in which each device has its share of a bar.
-    fn of_cohorts(measured: &Measured, distribution: &Distribution) -> Self {
+    fn of_cohorts(distribution: &Distribution) -> Self {
         let values = || distribution.values.iter().map(|&value| f64::from(value));
         let height = 1.0 / distribution.figures.len().max(1) as f64;
-        let figures = measured.measure.figures_of(values().map(|value| (value, 1)));
-        let figures = figures.expect("a cohort in a report has devices");
-        Self { devices: values().map(|value| (value, height)).collect(), figures }
+        Self::marked(values().map(|value| (value, height)).collect(), distribution)
     }
 
     /// Returns the value of each device.
@@ -57,11 +60,6 @@ impl DeviceSpread {
     pub(super) fn heights(&self, bins: &HistogramBins) -> Vec<f64> {
         bins.heights(self.devices.iter().copied())
     }
-
-    /// Returns the tail percentile: the 90th if lower is better.
-    pub(super) fn tail(&self) -> f64 {
-        self.figures.percentiles[TAIL]
-    }
 }
 
 #[cfg(test)]
@@ -70,6 +68,7 @@ mod tests {
     use crate::report::measure::ReportMeasure;
     use deltafl::data::Split;
     use deltafl::exchange::EvaluatedDevice;
+    use deltafl::metrics::Figures;
     use deltafl::task::Task;
 
     fn test_error() -> ReportMeasure {
@@ -79,9 +78,9 @@ mod tests {
     /// Returns two devices with 1 and 3 examples, for two seeds.
     fn measured(measure: ReportMeasure) -> Measured {
         let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
-        let figures = Figures::unweighted(&[0.0]).unwrap();
+        let figures = [[0.0, 0.5], [1.0, 0.5]].map(|seed| Figures::unweighted(&seed).unwrap());
         let distribution = Distribution {
-            figures: vec![figures; 2],
+            figures: figures.to_vec(),
             values: vec![0.0, 0.5, 1.0, 0.5],
             ..Distribution::default()
         };
@@ -99,11 +98,21 @@ mod tests {
         let bins = HistogramBins { from: 0.0, step: 0.25, count: 4, open: [false; 2] };
         // Pooled seeds would show bars at 0, 0.5 and 1.
         assert_eq!(spread.heights(&bins), [0.0, 0.0, 2.0, 0.0]);
-        assert!((spread.tail() - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn train_devices_have_the_same_weights_in_bars_and_percentiles() {
+    fn the_marks_are_the_values_of_the_tables() {
+        let measured = measured(test_error());
+        let spread = DeviceSpread::new(&measured, 0, 0);
+        let seeds = &measured.frames[0][0].figures;
+        let expected = (seeds[0].percentiles[TAIL] + seeds[1].percentiles[TAIL]) / 2.0;
+        assert!((spread.tail - expected).abs() < 1e-12 && (spread.mean - 0.5).abs() < 1e-12);
+        // Both devices have a mean of 0.5 over the seeds, which is not what the tables show.
+        assert!((spread.tail - 0.5).abs() > 0.1);
+    }
+
+    #[test]
+    fn train_devices_count_by_their_examples() {
         let mut measured = measured(ReportMeasure::train_loss(Task::Classes));
         measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
         let spread = DeviceSpread::new(&measured, 0, 0);
@@ -111,7 +120,5 @@ mod tests {
             spread.heights(&HistogramBins { from: 0.0, step: 1.0, count: 4, open: [false; 2] }),
             [75.0, 0.0, 0.0, 25.0]
         );
-        assert!((spread.figures.mean - 1.125).abs() < 1e-12);
-        assert!((spread.tail() - 3.0).abs() < 1e-12 && (spread.figures.percentiles[2] - 0.5).abs() < 1e-12);
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io;
 
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
-use deltafl_data::run_folder::ClassFigures;
+use deltafl_data::run_folder::{ClassFigures, GroupFigures};
 
 use super::measure::{ReportMeasure, TAIL};
 use super::results::RunResults;
@@ -118,7 +118,11 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
         let measures = measures(group.iter().copied());
         let of_measure = |measure| [table(group, measure), dispersion::table(group, measure)];
         let tables = measures.into_iter().flat_map(of_measure).flatten();
-        tables.chain(group.iter().filter_map(|run| by_class(run, group.len() > 1))).collect::<Vec<_>>()
+        let by_name = |run: &&RunResults| {
+            let several = group.len() > 1;
+            [by_class(run, several), by_group(run, several)].into_iter().flatten().collect::<Vec<_>>()
+        };
+        tables.chain(group.iter().flat_map(by_name)).collect::<Vec<_>>()
     };
     groups.iter().flat_map(of_group).collect()
 }
@@ -200,6 +204,31 @@ fn by_class(run: &RunResults, several: bool) -> Option<Table> {
         columns: run.tracks.iter().map(|track| track.label.clone()).collect(),
         rows: classes.classes.iter().map(row).collect(),
         decimals: 2,
+        compared: Compared::Rows,
+    })
+}
+
+/// Returns a table with a row per group of devices, if devices declare groups.
+fn by_group(run: &RunResults, several: bool) -> Option<Table> {
+    let groups = run.groups.as_ref()?;
+    let row = |group: &GroupFigures| Row {
+        label: format!("{} ({})", group.name, group.devices),
+        cells: group.values.clone(),
+        between: Vec::new(),
+    };
+    let name = if several { format!("{}, ", run.name) } else { String::new() };
+    let primary = run.primary();
+    Some(Table {
+        caption: format!(
+            "Mean {} of the devices of each group ({name}{}, {}); the number of devices in brackets",
+            primary.measure.name(),
+            run.dataset,
+            run.model
+        ),
+        measure: primary.measure,
+        columns: run.tracks.iter().map(|track| track.label.clone()).collect(),
+        rows: groups.groups.iter().map(row).collect(),
+        decimals: primary.decimals(),
         compared: Compared::Rows,
     })
 }

@@ -135,7 +135,7 @@ fn assign<'a>(
     values: impl Iterator<Item = (&'a SweepAxis, &'a Value)>,
 ) -> Result<(), SweepError> {
     for (axis, value) in values {
-        experiment_file::set(document.as_table_mut(), &axis.key, value.clone())
+        experiment_file::assign(document, &axis.key, value.clone())
             .map_err(|problem| SweepError::Key { key: axis.key.clone(), problem })?;
     }
     Ok(())

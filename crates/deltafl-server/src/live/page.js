@@ -149,7 +149,10 @@ function drawSpread() {
   const tracks = state.about.tracks.map((track, i) => ({ track, i, round: latest(i) })).filter(({ round }) => round);
   const all = tracks.flatMap(({ i, round }) => round.losses[i].percentiles.map(([, bounds]) => ends(bounds)).filter(Boolean)).flat();
   if (all.length === 0) {
-    at("spread").replaceChildren(made("p", "note", "No cohort has reported its losses yet."));
+    const note = state.rounds.length === 0
+      ? "No cohort has reported its losses yet."
+      : "No percentiles: they need the losses of at least 5 devices of a round, in exact sums.";
+    at("spread").replaceChildren(made("p", "note", note));
     return;
   }
   const [low, high] = [Math.min(...all), Math.max(...all)];

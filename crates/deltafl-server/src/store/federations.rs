@@ -22,7 +22,7 @@ impl Store {
         patiently!(self, self.try_create_federation(name))
     }
 
-    /// Sets the experiment of a federation. It cannot change afterwards.
+    /// Sets the experiment of a federation. Afterwards only its number of rounds can grow.
     pub async fn set_experiment(
         &self,
         name: &FederationName,
@@ -34,7 +34,10 @@ impl Store {
             if differences.is_empty() {
                 return Ok(());
             }
-            return Err(StoreError::Changed { federation: name.clone(), differences });
+            let is_longer = experiment.rounds() > known.rounds();
+            if !is_longer || differences.iter().any(|difference| difference.key != "rounds") {
+                return Err(StoreError::Changed { federation: name.clone(), differences });
+            }
         }
         patiently!(self, self.try_set_experiment(name, experiment))
     }

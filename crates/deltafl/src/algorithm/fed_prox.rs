@@ -21,6 +21,7 @@ pub static FED_PROX: Algorithm = Algorithm {
         symbol: "μ",
         kind: OptionKind::Real(Interval::NON_NEGATIVE),
         default: OptionDefault::Required,
+        usual: None,
         levels: true,
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
         example: OptionValue::Real(0.01),

@@ -29,6 +29,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
         default: OptionDefault::Value(OptionValue::Real(1.0)),
+        usual: None,
         levels: false,
         about: "step size of the server along the mean update",
         example: OptionValue::Real(1.0),

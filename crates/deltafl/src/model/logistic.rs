@@ -33,8 +33,9 @@ pub(super) const INTERCEPT: OptionSpec = OptionSpec::new(
     OptionKind::Truth,
     OptionDefault::Value(OptionValue::Truth(false)),
     "adds an intercept, penalised like the other parameters; the models of the paper have none",
-    OptionValue::Truth(true),
-);
+    OptionValue::Truth(false),
+)
+.usually(OptionValue::Truth(true));
 
 /// Binary logistic regression.
 #[derive(Clone, Debug)]

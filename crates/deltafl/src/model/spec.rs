@@ -44,6 +44,12 @@ impl ModelDefinition {
         ModelSpec { definition: self, given: Vec::new(), layers: Vec::new() }
     }
 
+    /// Returns the values that an experiment file has for options that it does not give, if they
+    /// differ from the defaults.
+    pub fn usual(&'static self) -> impl Iterator<Item = (&'static str, OptionValue)> {
+        self.options.iter().filter_map(|option| Some((option.name, option.usual?)))
+    }
+
     /// Returns the model with these values; options that are not given have their defaults.
     ///
     /// ```

@@ -240,6 +240,9 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     );
     assert!(browser.text("#curves-lead").contains("The band shows the bounds"));
     assert_eq!(browser.value("document.getElementById('frame').max"), "5", "0, 4, 8, 12, 16 and 20 rounds");
+    browser.screen(1200, 900);
+    let width = browser.value("document.documentElement.scrollWidth");
+    assert!(width.as_u64().unwrap() <= 1200, "bounds are wide, and the page scrolls sideways: {width}");
     browser.screen(1280, 900);
     keep("deployed", &browser.picture());
     assert_eq!(browser.complaints, Vec::<String>::new());

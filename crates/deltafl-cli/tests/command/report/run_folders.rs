@@ -147,6 +147,7 @@ fn experiment(text: &str) -> Experiment {
         kernel: Isa::detect(),
         compute: BackendName::Cpu,
         params: 48_608,
+        normalise: None,
         population: None,
     };
     Experiment::parse(text).unwrap().with_resolved(Some(resolved))

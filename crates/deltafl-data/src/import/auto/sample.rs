@@ -50,7 +50,8 @@ pub(super) struct Sample {
     characters: u64,
     distinct: HashMap<String, u64>,
     is_full: bool,
-    is_other: bool,
+    /// The type of the values, if it is not a feature.
+    pub(super) other: Option<&'static str>,
 }
 
 impl Sample {
@@ -69,7 +70,7 @@ impl Sample {
             characters: 0,
             distinct: HashMap::new(),
             is_full: false,
-            is_other: false,
+            other: None,
         }
     }
 
@@ -80,8 +81,8 @@ impl Sample {
             Cell::Text(text) => Some(text.as_ref().to_owned()),
             Cell::Number(number) => Some(number.to_string()),
             Cell::Days(days) => Some(days.to_string()),
-            Cell::Other(_) => {
-                self.is_other = true;
+            Cell::Other(found) => {
+                self.other = Some(found);
                 None
             }
         };
@@ -119,7 +120,7 @@ impl Sample {
     pub(super) fn kind(&self) -> ColumnRole {
         let (present, distinct) = (self.present, self.distinct.len() as u64);
         let others = (present - self.numbers).max(1);
-        if self.is_other || present == 0 || (distinct == 1 && present > 1) {
+        if self.other.is_some() || present == 0 || (distinct == 1 && present > 1) {
             return ColumnRole::Constant;
         }
         if 2 * self.numbers >= present {
@@ -218,7 +219,7 @@ impl Sample {
             }
             _ => {}
         }
-        if self.missing > 0 && !self.is_other {
+        if self.missing > 0 && self.other.is_none() {
             notes.push(format!("{} missing", self.missing));
         }
         if let Some(reason) = reason {

@@ -156,7 +156,7 @@ pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the bars. Values outside
+/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the tables. Values outside
 /// the bins are marked at the nearest edge.
 fn marks(
     spread: &DeviceSpread,
@@ -186,7 +186,7 @@ fn marks(
     let tail = &measure.statistic_keys()[TAIL];
     // The tail is on the worse side of the mean.
     let left = measure.lower_is_better();
-    [mark(spread.figures.mean, "mean", Some((2, 3)), left), mark(spread.tail(), tail, Some((6, 3)), !left)]
+    [mark(spread.mean, "mean", Some((2, 3)), left), mark(spread.tail, tail, Some((6, 3)), !left)]
 }
 
 /// Plots the value of each device against its number of examples, with a chart for each track.

@@ -157,7 +157,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut PageNumbers) -
         .collect();
     let bins = HistogramBins::over(spreads.iter().flat_map(DeviceSpread::values));
     let heights: Vec<f64> = spreads.iter().flat_map(|spread| spread.heights(&bins)).collect();
-    let marks: Vec<f64> = spreads.iter().flat_map(|spread| [spread.figures.mean, spread.tail()]).collect();
+    let marks: Vec<f64> = spreads.iter().flat_map(|spread| [spread.mean, spread.tail]).collect();
     PageMeasure {
         key: measure.key(),
         name: measure.name(),
