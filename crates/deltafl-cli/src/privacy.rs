@@ -147,7 +147,9 @@ fn draw(folders: &[PathBuf], chart: &Path) -> Result<()> {
             "the runs do not differ in ε"
         )
     })?;
-    std::fs::write(chart, svg).into_diagnostic().wrap_err_with(|| format!("could not write {}", chart.display()))?;
+    std::fs::write(chart, svg)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("could not write {}", chart.display()))?;
     println!("{}\n", chart.display());
     Ok(())
 }

@@ -337,7 +337,12 @@ impl Consent {
         let colluding = self.guard.colluding(params.cohort) as usize;
         let honest = params.graph.honest_in_sum(params.cohort, active, colluding) as u64;
         let of_track = |track: u32| -> Rho {
-            question.queries.iter().filter(|query| query.track == track).map(|query| query.rho(honest, colluding as u64)).sum()
+            question
+                .queries
+                .iter()
+                .filter(|query| query.track == track)
+                .map(|query| query.rho(honest, colluding as u64))
+                .sum()
         };
         let tracks = question.queries.iter().map(|query| query.track);
         // The server knows the noise of a reproducible device.

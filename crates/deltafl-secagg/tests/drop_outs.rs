@@ -294,7 +294,8 @@ fn survivors_reveal_the_key_of_their_number_and_no_other() {
         let survivors = 7 - dropped;
         assert_eq!(sum.sum, [u64::from(survivors)]);
         for id in ids {
-            let expected = (id.0 >= dropped && survivors >= 6).then(|| [(16 * survivors) as u8 | id.0 as u8; 32]);
+            let expected =
+                (id.0 >= dropped && survivors >= 6).then(|| [(16 * survivors) as u8 | id.0 as u8; 32]);
             assert_eq!(sum.revealed.get(&id).copied(), expected, "{dropped} {id:?}");
         }
     }

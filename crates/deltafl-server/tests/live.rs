@@ -73,9 +73,16 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert_eq!(browser.text("#online"), "38 / 41");
         assert_eq!(browser.value("document.querySelectorAll('#eta path.line').length"), 2, "FedAvg has no η");
         assert_eq!(browser.value("document.getElementById('loss-section').hidden"), true, "private mode");
-        assert_eq!(browser.value("document.querySelectorAll('#privacy path.line').length"), 2, "two observers");
+        assert_eq!(
+            browser.value("document.querySelectorAll('#privacy path.line').length"),
+            2,
+            "two observers"
+        );
         let spent = browser.text("#privacy-note");
-        assert!(spent.contains("10.0 against the server") && spent.contains("2.00 against readers"), "{spent}");
+        assert!(
+            spent.contains("10.0 against the server") && spent.contains("2.00 against readers"),
+            "{spent}"
+        );
         assert!(browser.text("#timeline").contains("38 of 40 −2"), "{}", browser.text("#timeline"));
 
         assert_eq!(

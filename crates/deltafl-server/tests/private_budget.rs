@@ -39,11 +39,8 @@ async fn deployed(experiment: &str, max_epsilon: Option<f64>) -> (Records, Vec<R
     let test = TestFederation::new(experiment);
     let mut host = test.host().await;
     let delta = delta();
-    let consent = Consent {
-        min_cohort: 3,
-        privacy: PrivacyLimit { max_epsilon, delta },
-        ..Consent::default()
-    };
+    let consent =
+        Consent { min_cohort: 3, privacy: PrivacyLimit { max_epsilon, delta }, ..Consent::default() };
     let folders: Vec<TempDir> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let mut running = Vec::new();
     for (&data, folder) in test.devices().iter().zip(&folders) {

@@ -74,7 +74,8 @@ fn run(
     let privacy = if epsilon == "exact" { None } else { Some(settings.privacy(epsilon.parse()?)?) };
     let drop_out = settings.drop_out.unwrap_or(0.0).try_into()?;
     let availability = Availability { drop_out, ..Availability::default() };
-    let plan = Plan::builder().rounds(settings.rounds).cohort(settings.cohort).evaluate_every(settings.rounds);
+    let plan =
+        Plan::builder().rounds(settings.rounds).cohort(settings.cohort).evaluate_every(settings.rounds);
     let plan = plan.terms(terms).availability(availability).track(track).privacy(privacy).build()?;
     let mut simulation = Simulation::new(&trainer, federation)?;
     let (mut state, mut records) = (plan.start(seed, &trainer), Records::default());

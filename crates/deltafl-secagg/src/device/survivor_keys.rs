@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn the_first_key_whose_survivors_are_reached_is_revealed() {
         let keys = SurvivorKeys::new(vec![(9, [1; 32]), (7, [2; 32]), (5, [3; 32])]);
-        let revealed = [4, 5, 6, 7, 8, 9, 20].map(|survivors| keys.for_survivors(survivors).map(|key| key[0]));
+        let revealed =
+            [4, 5, 6, 7, 8, 9, 20].map(|survivors| keys.for_survivors(survivors).map(|key| key[0]));
         assert_eq!(revealed, [None, Some(3), Some(3), Some(2), Some(2), Some(1), Some(1)]);
         assert_eq!(SurvivorKeys::default().for_survivors(100), None);
         assert_eq!(format!("{keys:?}"), "SurvivorKeys(3)");

@@ -140,11 +140,7 @@ fn the_table_and_the_exact_search_agree_on_every_threshold() {
             }
             let magnitude = magnitude as u64 + 1;
             for (word, expected) in [(threshold - 1, magnitude), (threshold + 1, magnitude + 1)] {
-                assert_eq!(
-                    exact::resolve(variance, word, &mut || 1 << 63),
-                    expected,
-                    "{variance} {word}"
-                );
+                assert_eq!(exact::resolve(variance, word, &mut || 1 << 63), expected, "{variance} {word}");
                 assert_eq!(table.magnitude(&mut || word), expected, "{variance} {word}");
             }
             // The words after a tie decide.
@@ -159,9 +155,10 @@ fn short_and_long_numbers_have_the_same_magnitude_on_every_threshold() {
     for variance in [1, 16, 1000, 1 << 18] {
         let table = Table::new(variance);
         let short = table.short.as_ref().unwrap();
-        let near = short.thresholds.iter().flat_map(|&threshold| {
-            [threshold.saturating_sub(1), threshold, threshold.saturating_add(1)]
-        });
+        let near = short
+            .thresholds
+            .iter()
+            .flat_map(|&threshold| [threshold.saturating_sub(1), threshold, threshold.saturating_add(1)]);
         let spread = (0..5000_u32).map(|i| i.wrapping_mul(0x9e37_79b9));
         for number in near.chain(spread).map(|number| number & (u32::MAX >> 1)) {
             let Some(magnitude) = short.magnitude(number) else {

@@ -69,7 +69,13 @@ fn sums_of_inverse(root: &[f64], rounds: usize) -> Vec<f64> {
         inverse.push(if j == 0 { 1.0 } else { -earlier });
     }
     let mut sum = 0.0;
-    inverse.iter().map(|entry| { sum += entry; sum }).collect()
+    inverse
+        .iter()
+        .map(|entry| {
+            sum += entry;
+            sum
+        })
+        .collect()
 }
 
 #[cfg(test)]

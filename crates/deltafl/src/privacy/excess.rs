@@ -262,9 +262,8 @@ mod tests {
         let noise = noise(4096);
         let levels = NoiseLevels::new(&noise);
         for (honest, colluding) in [(476, 50), (400, 50), (476, 0), (300, 226), (900, 100)] {
-            let total = |survivors: u64| {
-                u64::from(levels.variance(levels.kept(survivors))) * (survivors - colluding)
-            };
+            let total =
+                |survivors: u64| u64::from(levels.variance(levels.kept(survivors))) * (survivors - colluding);
             let least = (honest + colluding..=1000).map(total).min().unwrap();
             assert_eq!(levels.guaranteed(honest, colluding), least, "{honest} {colluding}");
         }
@@ -275,7 +274,8 @@ mod tests {
     #[test]
     fn little_noise_and_equal_numbers_have_one_level() {
         let equal = Some(Excess { accomplices: 50, most: 526 });
-        for noise in [noise(20), Noise { excess: equal, ..noise(4096) }, Noise { excess: None, ..noise(4096) }]
+        for noise in
+            [noise(20), Noise { excess: equal, ..noise(4096) }, Noise { excess: None, ..noise(4096) }]
         {
             let levels = NoiseLevels::new(&noise);
             assert_eq!((levels.removable(), levels.kept(1000)), (0, 0), "{levels:?}");

@@ -108,7 +108,8 @@ pub(crate) fn add(
         for block in blocks(entries) {
             let present = block.start.min(params.len())..block.end.min(params.len());
             let scale = scale / (block.len() as f64).sqrt();
-            let (new, old, rotated) = (&local[present.clone()], &params[present.clone()], &mut rotated[block]);
+            let (new, old, rotated) =
+                (&local[present.clone()], &params[present.clone()], &mut rotated[block]);
             rotation::write_signed(kernel, new, old, scale, &signs[present.start / 32..], rotated);
             rotation::hadamard(kernel, rotated);
         }

@@ -120,12 +120,8 @@ fn a_message_without_contents_is_rejected() {
 fn both_shares_of_one_device_in_one_message_are_rejected() {
     let one =
         Records { ids: ids_to_wire([DeviceId(1)].into_iter()), records: Bytes::from_static(&[0; SHARE_LEN]) };
-    let unmask = proto::Unmask {
-        slot: 0,
-        seeds: Some(one.clone()),
-        deposit_keys: Some(one),
-        revealed: Bytes::new(),
-    };
+    let unmask =
+        proto::Unmask { slot: 0, seeds: Some(one.clone()), deposit_keys: Some(one), revealed: Bytes::new() };
     assert_eq!(unmask_shares(unmask).err(), Some(WireError::Field("shares")));
 }
 
