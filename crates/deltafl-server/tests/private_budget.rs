@@ -10,7 +10,7 @@ mod fleet;
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod watchdog;
 
-use deltafl::privacy::Delta;
+use deltafl::privacy::{Delta, Rho};
 use deltafl_device::{
     Backoff, Consent, Device, DeviceData, DeviceState, PrivacyLimit, ServerEndpoint, ServerTrust,
 };
@@ -29,11 +29,16 @@ const EXPERIMENT: &str = r#"
     algorithm = [{ kind = "delta-fl", theta = 0.5, quantile = "tree" }]
 "#;
 
-/// Trains with devices whose owners allow this ε. Returns the records and ε of each device on disk.
-async fn deployed(experiment: &str, max_epsilon: Option<f64>) -> (Records, Vec<f64>) {
+fn delta() -> Delta {
+    Delta::try_from(1e-5).unwrap()
+}
+
+/// Trains with devices whose owners allow this ε. Returns the records and the cost that each device has
+/// on disk.
+async fn deployed(experiment: &str, max_epsilon: Option<f64>) -> (Records, Vec<Rho>) {
     let test = TestFederation::new(experiment);
     let mut host = test.host().await;
-    let delta = Delta::try_from(1e-5).unwrap();
+    let delta = delta();
     let consent =
         Consent { min_cohort: 3, privacy: PrivacyLimit { max_epsilon, delta }, ..Consent::default() };
     let folders: Vec<TempDir> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
@@ -59,9 +64,10 @@ async fn deployed(experiment: &str, max_epsilon: Option<f64>) -> (Records, Vec<f
         records
     });
     let records = trained.await.unwrap();
-    let spent = |folder: &TempDir| {
+    let spent = |folder: &TempDir| -> Rho {
         let spent = DeviceState::read_privacy(folder.path()).unwrap();
-        spent.values().map(|spent| spent.epsilon(delta)).fold(0.0, f64::max)
+        assert!(spent.values().all(|spent| spent.exact == 0), "{spent:?}");
+        spent.values().map(|spent| spent.rho).sum()
     };
     let spent = folders.iter().map(spent).collect();
     running.iter().for_each(tokio::task::JoinHandle::abort);
@@ -81,15 +87,17 @@ async fn devices_count_their_own_privacy_and_decline_beyond_the_limit() {
     let (free, spent) = deployed(EXPERIMENT, None).await;
     assert_eq!(effective(&free), 3, "four rounds: three changes between their ends");
     let server = free.records.last().unwrap().privacy.unwrap().epsilon_server.unwrap();
-    for &epsilon in &spent {
+    for epsilon in spent.iter().map(|rho| rho.epsilon(delta())) {
         // The device counts only the noise that is guaranteed, and the server that of the survivors.
         assert!(epsilon >= server && epsilon < 3.0 * server, "{epsilon} {server}");
     }
-    // Half of that ε is enough for some of the rounds.
-    let limit = 0.5 * spent[0];
+    // A limit for two of the four rounds: the devices decline the third before they answer anything.
+    let limit = (spent[0] * 0.51).epsilon(delta());
     let (limited, spent) = deployed(EXPERIMENT, Some(limit)).await;
-    assert!(effective(&limited) < 3, "{}", effective(&limited));
-    assert!(spent.iter().all(|&epsilon| epsilon > 0.0 && epsilon <= limit), "{spent:?} {limit}");
+    assert_eq!(effective(&limited), 1, "two rounds: one change between their ends");
+    for epsilon in spent.iter().map(|rho| rho.epsilon(delta())) {
+        assert!(epsilon > 0.9 * limit && epsilon <= limit, "{epsilon} {limit}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,5 +106,5 @@ async fn a_device_with_a_limit_declines_sums_without_noise() {
     let exact = EXPERIMENT.replace("privacy = { epsilon = 8, clip = 0.3, delta = 1e-5 }\n", "");
     let (records, spent) = deployed(&exact.replace("tree", "histogram"), Some(1000.0)).await;
     assert_eq!(effective(&records), 0);
-    assert!(spent.iter().all(|&epsilon| epsilon == 0.0), "{spent:?}");
+    assert!(spent.iter().all(|&rho| rho == Rho::ZERO), "{spent:?}");
 }

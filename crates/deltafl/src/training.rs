@@ -373,7 +373,10 @@ fn one_round(
         let mut unclipped = 0.0;
         let mut sum = match (&plan.privacy, &noise) {
             (Some(privacy), Some(noise)) => {
-                spending::check_survivors(plan, update.answered)?;
+                // A sum without answers, as of a round that a server gives up, contains nothing to protect.
+                if update.answered > 0 {
+                    spending::check_survivors(plan, update.answered)?;
+                }
                 let rho =
                     spending::release(privacy, &round, query, noise, update.answered, &mut update.values);
                 spending.add(i, rho);

@@ -28,7 +28,7 @@ enum CaseData {
     /// Random data.
     Random(DataShape),
     /// The data of an experiment.
-    Loaded(Federation),
+    Loaded(Box<Federation>),
 }
 
 /// The shape of the data.
@@ -142,7 +142,7 @@ impl Case {
             l2: experiment.model().l2() as f32,
             train_flops: 3.0 * forward,
             eval_flops: forward,
-            data: CaseData::Loaded(federation),
+            data: CaseData::Loaded(Box::new(federation)),
         })
     }
 
@@ -150,7 +150,7 @@ impl Case {
     pub(super) fn federation(&self, devices: usize) -> Federation {
         let data = match &self.data {
             CaseData::Random(data) => *data,
-            CaseData::Loaded(federation) => return federation.clone(),
+            CaseData::Loaded(federation) => return Federation::clone(federation),
         };
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
         let (kind, classes) = match data {

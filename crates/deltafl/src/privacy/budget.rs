@@ -165,6 +165,7 @@ impl PrivacyPlan {
     /// Returns the cost of a sum that contains the answers of `answered` devices.
     pub(crate) fn spent(&self, noise: &Noise, ask: &Ask, params: usize, answered: u64) -> Rho {
         match self.mechanism {
+            Mechanism::Distributed if answered == 0 => Rho::ZERO,
             Mechanism::Distributed => noise.rho_after(ask, params, answered, self.accomplices.into()),
             Mechanism::Central => noise.rho_after(ask, params, CENTRAL_SAMPLES.into(), 0),
         }

@@ -185,7 +185,9 @@ impl NoisyUpdate {
             source: WrongLength { expected: query.answer_len(), got: update.values.len() },
         })?;
         let unclipped = share(decoded.unclipped, decoded.weight);
-        set_clip(track, privacy.clip.next(clip, unclipped));
+        if update.answered > 0 {
+            set_clip(track, privacy.clip.next(clip, unclipped));
+        }
         // Below two standard deviations the weight is mostly noise.
         let samples = match privacy.mechanism {
             Mechanism::Distributed => update.answered,
