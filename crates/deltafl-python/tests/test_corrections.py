@@ -36,9 +36,9 @@ def test_a_trainer_that_corrects_gradients_agrees_with_the_built_in_model(
     options = {**SHORT, "rounds": 6, "secagg": secagg}
     runs = [
         dfl.train(federation, model, algorithm, out=f"run-{place}", **options)
-        for place, model in enumerate([Corrected(5, 2), dfl.models.Linear()])
+        for place, model in enumerate([Corrected(5, 2), dfl.models.Linear(intercept=False)])
     ]
-    runs.append(dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **options))
+    runs.append(dfl.train(federation, dfl.models.Linear(intercept=False), dfl.FedAvg(), **options))
     mine, built_in, plain = (run[0].arrays()["fc.weight"] for run in runs)
     assert np.abs(mine - built_in).max() < 1e-5
     assert np.abs(mine - plain).max() > 1e-3, "the correction has an effect"

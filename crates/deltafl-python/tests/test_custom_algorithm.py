@@ -160,7 +160,7 @@ def test_an_exception_names_the_round_and_the_algorithm(federation: dfl.Federati
             return params + mean_update
 
     with pytest.raises(dfl.AlgorithmError, match=r"round 1: the algorithm Wrong failed: .*an error of mine") as raised:
-        dfl.train(federation, dfl.models.Linear(), [dfl.FedAvg(), Wrong()], name="wrong", **SHORT)
+        dfl.train(federation, dfl.models.Linear(intercept=False), [dfl.FedAvg(), Wrong()], name="wrong", **SHORT)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     again = dfl.Run("runs/wrong")
     assert len(again.rounds()) == 2, "the failed round is not recorded"
@@ -179,7 +179,7 @@ def test_an_exception_names_the_round_and_the_algorithm(federation: dfl.Federati
 def test_wrong_answers_are_refused(federation: dfl.Federation, method: str, answer: Any, message: str) -> None:
     kind = type("Wrong", (dfl.CustomAlgorithm,), {method: lambda self, *given: answer})
     with pytest.raises(dfl.AlgorithmError, match=message):
-        dfl.train(federation, dfl.models.Linear(), kind(), **SHORT)
+        dfl.train(federation, dfl.models.Linear(intercept=False), kind(), **SHORT)
 
 
 def test_what_secure_sums_and_deployments_do_not_allow_is_refused_with_a_reason(federation: dfl.Federation) -> None:

@@ -39,7 +39,7 @@ def test_a_regression_predicts_real_numbers() -> None:
     inputs = rng.normal(size=(80, 3)).astype(np.float32)
     targets = (inputs @ [1.0, -2.0, 3.0]).astype(np.float32)
     federation = dfl.Federation.from_arrays(inputs, targets, np.repeat(np.arange(8), 10))
-    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), rounds=60, cohort=8, local=dfl.SGD(lr=0.1, batch=10), evaluate_every=60, progress=False)
+    run = dfl.train(federation, dfl.models.Linear(intercept=False), dfl.FedAvg(), rounds=60, cohort=8, local=dfl.SGD(lr=0.1, batch=10), evaluate_every=60, progress=False)
     weights = next(iter(run[0].arrays().values()))
     assert run[0].predict(inputs) == pytest.approx((inputs @ weights.T).ravel(), abs=1e-5)
     table = run.evaluate(split="train").table().to_dict()
@@ -57,7 +57,7 @@ def test_a_new_process_predicts_from_the_run_folder_alone(federation: dfl.Federa
 
 def test_frames_are_inputs(federation: dfl.Federation) -> None:
     pandas = pytest.importorskip("pandas")
-    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **SHORT)
+    run = dfl.train(federation, dfl.models.Linear(intercept=False), dfl.FedAvg(), **SHORT)
     inputs = federation["ward-0"][0]
     frame = pandas.DataFrame(inputs, columns=list("abcde"))
     assert run[0].predict(frame).tolist() == run[0].predict(inputs).tolist()

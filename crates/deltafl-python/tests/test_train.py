@@ -49,13 +49,14 @@ def test_a_model_per_level_is_trained_and_found_by_its_name(federation: dfl.Fede
 def test_private_training_records_epsilon_and_refuses_exact_quantiles(federation: dfl.Federation) -> None:
     privacy = {"epsilon": 8, "delta": 1e-5, "clip": 0.5, "survivors": 4, "accomplices": 0}
     out = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), privacy=privacy, **SHORT)
-    spent = out.rounds()["epsilon_server"]
+    rounds = out.rounds().to_dict()
+    spent = rounds["epsilon_server"]
     assert np.all(np.diff(spent) > 0)
     assert 7 < spent[-1] <= 8
-    assert np.all(np.asarray(out.rounds()["epsilon_readers"]) <= np.asarray(spent))
+    assert np.all(np.asarray(rounds["epsilon_readers"]) <= np.asarray(spent))
     assert out.experiment["privacy"]["epsilon"] == 8
     exact = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **SHORT)
-    assert np.all(np.isnan(np.asarray(exact.rounds()["epsilon_server"], dtype=float)))
+    assert np.all(np.isnan(np.asarray(exact.rounds().to_dict()["epsilon_server"], dtype=float)))
     with pytest.raises(dfl.InvalidInput, match="exact sums|open mode"):
         dfl.train(federation, dfl.models.Linear(), dfl.DeltaFL(theta=0.5), privacy=privacy, **SHORT)
 

@@ -93,6 +93,7 @@ mod tests {
             let values = vec![1.0; labels.len()];
             builder.push(id, Split::Test, DeviceExamples::Dense(&values), labels).unwrap();
         }
+        builder.push("t", Split::Train, DeviceExamples::Dense(&[1.0]), &[0]).unwrap();
         let groups = [("a", "north"), ("b", "north"), ("c", "south")];
         let groups = groups.map(|(id, group)| (id.to_owned(), group.to_owned()));
         let federation = builder.build().with_groups(groups).unwrap();

@@ -41,7 +41,7 @@ impl ModelSection {
         let given = self.spec.given().iter().filter(|(_, value)| *value != OptionValue::Truth(false));
         let given = given.map(|(option, value)| (option.name, *value));
         let spec = self.spec.definition().spec_with(given).expect("the values were checked before");
-        Self { spec, ..self.clone() }
+        Self { spec: spec.with_layers(self.spec.layers().to_vec()), ..self.clone() }
     }
 }
 

@@ -185,7 +185,10 @@ mod tests {
         assert_eq!(linear.rates, [0.032, 0.1, 0.32, 1.0, 3.2]);
         assert_eq!((linear.decays.len(), linear.l2.len()), (0, 6));
         let network = experiment("decay = { factor = 0.5, every = 4 }\n").to_toml();
-        let network = Experiment::parse(&network.replace("\"linear\"", "\"conv-net\"")).unwrap();
+        let network = Experiment::parse(
+            &network.replace("\"linear\"", "\"conv-net\"").replace("intercept = true\n", ""),
+        )
+        .unwrap();
         let network = TuneGrid::new(&network, nothing()).unwrap();
         assert_eq!((network.decays.as_slice(), network.l2.len()), (DECAYS.as_slice(), 0));
         let late = TuneGrid::new(&experiment("decay = { factor = 0.5, every = 9 }\n"), nothing()).unwrap();
