@@ -94,7 +94,7 @@ mod tests {
             builder.push(id, Split::Test, DeviceExamples::Dense(&values), labels).unwrap();
         }
         builder.push("t", Split::Train, DeviceExamples::Dense(&[1.0]), &[0]).unwrap();
-        let groups = [("a", "north"), ("b", "north"), ("c", "south")];
+        let groups = [("a", "north"), ("b", "north"), ("c", "south"), ("t", "south")];
         let groups = groups.map(|(id, group)| (id.to_owned(), group.to_owned()));
         let federation = builder.build().with_groups(groups).unwrap();
         let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
