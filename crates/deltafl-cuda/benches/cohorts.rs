@@ -1,5 +1,5 @@
 //! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it prints
-//! a message.
+//! a message. Arguments select the cohorts whose names contain one of them.
 //!
 //! A round includes everything that a run waits for: uploads, all local updates, their integer sum
 //! and the download. The order of the next round is drawn concurrently, as in a run. A complete
@@ -42,12 +42,16 @@ fn main() {
         Err(error) => return println!("no bench: {error}"),
     };
     println!("{}", device.name());
-    for cohort in cohorts() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
+    for cohort in cohorts().into_iter().filter(|cohort| is_wanted(cohort.name)) {
         if let Err(error) = round(&device, &cohort) {
             println!("{}: {error}", cohort.name);
         }
     }
-    if let Err(error) = evaluation(&device) {
+    if is_wanted("evaluation")
+        && let Err(error) = evaluation(&device)
+    {
         println!("evaluation: {error}");
     }
 }

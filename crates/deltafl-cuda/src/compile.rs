@@ -16,7 +16,7 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 12] = [
+const HEADERS: [(&str, &str); 14] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
@@ -24,7 +24,9 @@ const HEADERS: [(&str, &str); 12] = [
     ("general/product.cuh", include_str!("kernels/general/product.cuh")),
     ("general/dense.cuh", include_str!("kernels/general/dense.cuh")),
     ("general/conv.cuh", include_str!("kernels/general/conv.cuh")),
+    ("general/slab.cuh", include_str!("kernels/general/slab.cuh")),
     ("general/recurrent.cuh", include_str!("kernels/general/recurrent.cuh")),
+    ("general/resident.cuh", include_str!("kernels/general/resident.cuh")),
     ("general/table.cuh", include_str!("kernels/general/table.cuh")),
     ("general/maps.cuh", include_str!("kernels/general/maps.cuh")),
     ("general/head.cuh", include_str!("kernels/general/head.cuh")),

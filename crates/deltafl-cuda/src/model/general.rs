@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
 
 use self::network::Network;
-use self::program::{Launch, Program};
+use self::program::{Launch, Program, SEQUENCES};
 use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
@@ -74,6 +74,8 @@ struct Engine {
     arena: Buffer<f32>,
     now: Buffer<u8>,
     step: Mirror<u32>,
+    /// The streams of the sequences after the first.
+    sequences: Vec<Arc<CudaStream>>,
 }
 
 impl Engine {
@@ -86,8 +88,11 @@ impl Engine {
         let module = setup.device.load(&program.source, setup.stream)?;
         let kernel = |name: &str| module.kernel(name, 0);
         let stream = setup.stream;
+        let shared =
+            |i| program.launches.iter().find(|launch| launch.kernel == i).map_or(0, |launch| launch.shared);
+        let operation = |i| module.kernel(&format!("op{i}"), shared(i));
         Ok(Self {
-            kernels: (0..program.kernels).map(|i| kernel(&format!("op{i}"))).collect::<Result<_, _>>()?,
+            kernels: (0..program.kernels).map(operation).collect::<Result<_, _>>()?,
             launches: program.launches.clone(),
             to_working: kernel("to_working")?,
             spread: kernel("spread")?,
@@ -101,6 +106,7 @@ impl Engine {
             arena: Buffer::new(stream)?,
             now: Buffer::new(stream)?,
             step: Mirror::new(stream)?,
+            sequences: (1..SEQUENCES).map(|_| setup.device.stream()).collect::<Result<_, _>>()?,
         })
     }
 
@@ -130,9 +136,21 @@ impl Engine {
 
     /// Launches all operations for the first `devices` of a wave.
     fn run(&self, stream: &Arc<CudaStream>, wave: &Wave, devices: u32) -> Result<(), GpuError> {
-        for Launch { kernel, blocks, threads, time } in &self.launches {
+        let mut used = [false; SEQUENCES - 1];
+        for Launch { kernel, blocks, threads, time, sequence, .. } in &self.launches {
             let grid = LaunchGrid { blocks: (*blocks, devices), threads: *threads };
-            launch_wave(stream, &self.kernels[*kernel], grid, wave, *time)?;
+            let on = match sequence.checked_sub(1) {
+                None => stream,
+                Some(i) => {
+                    used[i] = true;
+                    self.sequences[i].join(stream)?;
+                    &self.sequences[i]
+                }
+            };
+            launch_wave(on, &self.kernels[*kernel], grid, wave, *time)?;
+        }
+        for (sequence, _) in self.sequences.iter().zip(used).filter(|(_, used)| *used) {
+            stream.join(sequence)?;
         }
         Ok(())
     }

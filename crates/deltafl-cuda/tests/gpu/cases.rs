@@ -197,9 +197,12 @@ fn general_cases() -> Vec<Case> {
         Case::new("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
         Case::new("general gru 49, words", words(5, 40, 7), sized(&GRU, "hidden", 49), 10, 0.5),
         Case::new("general gru 37, embedded", texts(9, 31), embedded(37), 16, 0.2),
+        Case::new("general gru 300", texts(4, 31), sized(&GRU, "hidden", 300), 16, 0.2),
+        Case::new("general gru 129", texts(6, 31), sized(&GRU, "hidden", 129), 10, 0.2),
         Case::new("general gru of one time step", texts(1, 31), sized(&GRU, "hidden", 16), 16, 0.2),
         Case::new("general lstm 64", words(25, 2000, 2), sized(&LSTM, "hidden", 64), 10, 0.5),
         Case::new("general lstm 49", words(4, 300, 2), sized(&LSTM, "hidden", 49), 16, 0.5),
+        Case::new("general lstm 270", words(4, 300, 2), sized(&LSTM, "hidden", 270), 10, 0.5),
         Case::new("general lstm 256", words(11, 300, 2), sized(&LSTM, "hidden", 256), 20, 0.5),
     ]
     .into_iter()

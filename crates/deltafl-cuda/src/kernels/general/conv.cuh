@@ -176,6 +176,24 @@ struct ConvGradient {
   }
 };
 
+/// The descent of the biases: a warp per channel, eight channels per block.
+template <class L>
+__device__ __forceinline__ void conv_biases(const Device& device, int block) {
+  const int lane = threadIdx.x & 31, o = block * 8 + (threadIdx.x >> 5);
+  if (o >= L::O || L::BIAS < 0) return;
+  constexpr int CELLS = L::QH * L::QW;
+  const u8* winners = (const u8*)(device.arena + L::WINNERS);
+  const float* slopes = device.arena + L::DZ;
+  float sum = 0.f;
+#pragma unroll 4
+  for (int i = lane; i < BATCH * CELLS; i += 32) {
+    const int at = (i / CELLS * L::O + o) * CELLS + i % CELLS;
+    if (L::POOL == 1 || winners[at] < 4) sum += slopes[at];
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) device.descend(L::BIAS + o, sum);
+}
+
 template <class L>
 __device__ void conv_gradient(const Wave& wave) {
   typedef ConvGradient<L> Op;
@@ -183,22 +201,7 @@ __device__ void conv_gradient(const Wave& wave) {
   const Device device(wave);
   if (device.now.size == 0) return;
   const float* dz = device.arena + (L::POOL == 1 ? L::DZ : L::WIDE);
-  const u8* winners = (const u8*)(device.arena + L::WINNERS);
-  if (blockIdx.x >= Gradient::TILES * L::SPLITS) { // biases: a warp per channel
-    const int lane = threadIdx.x & 31, o = (blockIdx.x - Gradient::TILES * L::SPLITS) * 8 + (threadIdx.x >> 5);
-    if (o >= L::O || L::BIAS < 0) return;
-    constexpr int CELLS = L::QH * L::QW;
-    const float* slopes = device.arena + L::DZ;
-    float sum = 0.f;
-#pragma unroll 4
-    for (int i = lane; i < BATCH * CELLS; i += 32) {
-      const int at = (i / CELLS * L::O + o) * CELLS + i % CELLS;
-      if (L::POOL == 1 || winners[at] < 4) sum += slopes[at];
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) device.descend(L::BIAS + o, sum);
-    return;
-  }
+  if (blockIdx.x >= Gradient::TILES * L::SPLITS) return conv_biases<L>(device, blockIdx.x - Gradient::TILES * L::SPLITS);
   const int split = blockIdx.x / Gradient::TILES, first = split * Op::EACH;
   const Op op{device.arena + L::X, dz};
   Gradient::each(op, blockIdx.x % Gradient::TILES, first, min(first + Op::EACH, Op::SUM), [&](int m, int n, float v) {

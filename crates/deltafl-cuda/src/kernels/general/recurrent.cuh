@@ -11,15 +11,12 @@
 //   CARRY           the part of a state's (LSTM: cell's) slope that passes the gates
 // b_ih is part of the contributions of the inputs.
 
-//   UNITS           units of a block
-//   CLUSTER         the blocks of a device are a cluster, which runs all time steps in one kernel
-
-constexpr int EXAMPLES = 16;
+constexpr int EXAMPLES = 16, CELL_UNITS = 16;
 __host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 template <int GATES, class L>
 struct CellShape {
-  static constexpr int H = L::H, UNITS = L::UNITS, TILES = (H + UNITS - 1) / UNITS, ROW_TILES = (BATCH + EXAMPLES - 1) / EXAMPLES;
+  static constexpr int H = L::H, UNITS = CELL_UNITS, TILES = (H + UNITS - 1) / UNITS, ROW_TILES = (BATCH + EXAMPLES - 1) / EXAMPLES;
   // Forward: a warp per 8 gates and part of the states. Backward: per 8 units and part of the slopes.
   static constexpr int STRIPS = GATES * UNITS / 8, FORWARD_PARTS = smaller((H + 63) / 64, 24 / STRIPS);
   static constexpr int FORWARD_EACH = (H + 16 * FORWARD_PARTS - 1) / (16 * FORWARD_PARTS) * 16;
@@ -76,7 +73,7 @@ __device__ __forceinline__ float4 four(const float* row, int k) {
 template <class L, int GATES>
 struct ForwardProducts {
   typedef CellShape<GATES, L> Shape;
-  static constexpr int UNITS = L::UNITS;
+  static constexpr int UNITS = CELL_UNITS;
   Factor<Shape::FORWARD_EACH> factor;
   int strip, part, row;
 
@@ -112,7 +109,7 @@ struct ForwardProducts {
 template <class L, int GATES>
 struct BackwardProducts {
   typedef CellShape<GATES, L> Shape;
-  static constexpr int UNITS = L::UNITS, K = Shape::SLOPES;
+  static constexpr int UNITS = CELL_UNITS, K = Shape::SLOPES;
   Factor<Shape::BACKWARD_EACH> factor;
   int strip, part, row;
 
@@ -147,24 +144,11 @@ struct BackwardProducts {
   }
 };
 
-/// The time steps of a kernel: one, or all of them in a cluster.
-template <class L>
-struct TimeSteps {
-  int first, last;
-  __device__ TimeSteps(int t, int before, int after) : first(L::CLUSTER ? before : t), last(L::CLUSTER ? after : t) {}
-  /// Waits until all blocks of the device have written their states or slopes.
-  static __device__ void next() {
-#if CLUSTERS
-    if (L::CLUSTER) sync_cluster();
-#endif
-  }
-};
-
 /// Calls `use(example, unit, example of the block, unit of the block)` for each entry of a block.
 template <class L, class Use>
 __device__ __forceinline__ void each_entry(int unit, int row, Use use) {
-  for (int i = threadIdx.x; i < EXAMPLES * L::UNITS; i += blockDim.x) {
-    const int b = i / L::UNITS, u = i % L::UNITS;
+  for (int i = threadIdx.x; i < EXAMPLES * CELL_UNITS; i += blockDim.x) {
+    const int b = i / CELL_UNITS, u = i % CELL_UNITS;
     if (row + b < BATCH && unit + u < L::H) use(row + b, unit + u, b, u);
   }
 }
@@ -176,115 +160,103 @@ __device__ __forceinline__ float slope_of_state(const Device& device, int t, int
   return t == L::LEN ? device.arena[L::DH + b * L::H + u] : 0.f;
 }
 
-/// r = σ(x_r + W_hr h + b_hr)   z = σ(x_z + W_hz h + b_hz)   a = W_hn h + b_hn
-/// n = tanh(x_n + r a)          h ← n + z (h − n)
-template <class L>
-__device__ void gru_forward(const Wave& wave, int time) {
-  constexpr int H = L::H, UNITS = L::UNITS;
-  __shared__ float sums[3 * UNITS][EXAMPLES + 1];
+/// The state after time step `t`.
+template <class Cell, class L>
+__device__ void step_forward(const Wave& wave, int t) {
+  constexpr int H = L::H, GATES = Cell::GATES;
+  __shared__ float sums[GATES * CELL_UNITS][EXAMPLES + 1];
   const Device device(wave);
   if (device.now.size == 0) return;
-  const int unit = blockIdx.x % CellShape<3, L>::TILES * UNITS, row = blockIdx.x / CellShape<3, L>::TILES * EXAMPLES;
-  const ForwardProducts<L, 3> products(device, unit, row);
-  const float* bias = device.w + L::BIAS;
-  const TimeSteps<L> steps(time, 0, L::LEN - 1);
-  for (int t = steps.first; t <= steps.last; t++) {
-    if (t > 0) products.run(device, t, sums);
-    each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
-      float* gates = device.arena + L::GATES + (size_t)(t * BATCH + b) * 3 * H + u;
-      float* states = device.arena + L::STATES + (size_t)(t * BATCH + b) * H + u;
-      const float before = t > 0 ? states[0] : 0.f;
-      const auto product = [&](int gate) { return (t > 0 ? sums[gate * UNITS + j][i] : 0.f) + bias[gate * H + u]; };
-      const float r = sigmoid(gates[0] + product(0)), z = sigmoid(gates[H] + product(1)), a = product(2), n = tanh_of(gates[2 * H] + r * a);
-      if (TRAINS) {
-        gates[0] = r, gates[H] = z, gates[2 * H] = n;
-        device.arena[L::INNER + (t * BATCH + b) * H + u] = a;
-        if (t == 0) states[0] = 0.f;
-      }
-      states[BATCH * H] = n + z * (before - n);
-    });
-    steps.next();
-  }
+  constexpr int TILES = CellShape<GATES, L>::TILES;
+  const int unit = blockIdx.x % TILES * CELL_UNITS, row = blockIdx.x / TILES * EXAMPLES;
+  const ForwardProducts<L, GATES> products(device, unit, row);
+  if (t > 0) products.run(device, t, sums);
+  each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
+    const size_t at = t * BATCH + b;
+    float *gates_at = device.arena + L::GATES + at * GATES * H + u, *states = device.arena + L::STATES + at * H + u, *inner_at = device.arena + L::INNER + at * H + u;
+    float gates[GATES], products[GATES], inner = Cell::HAS_CELLS && t > 0 ? inner_at[0] : 0.f;
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) gates[gate] = gates_at[gate * H], products[gate] = (t > 0 ? sums[gate * CELL_UNITS + j][i] : 0.f) + device.w[L::BIAS + gate * H + u];
+    const float state = Cell::forward(gates, products, inner, t > 0 ? states[0] : 0.f);
+    if (TRAINS)
+#pragma unroll
+      for (int gate = 0; gate < GATES; gate++) gates_at[gate * H] = gates[gate];
+    if (TRAINS && t == 0) states[0] = 0.f;
+    if (TRAINS && t == 0 && Cell::HAS_CELLS) inner_at[0] = 0.f;
+    inner_at[Cell::HAS_CELLS ? BATCH * H : 0] = inner, states[BATCH * H] = state;
+  });
 }
 
 /// From the slopes of h before time step `t` to those of the gates of the time step before.
-template <class L>
-__device__ void gru_backward(const Wave& wave, int time) {
-  constexpr int H = L::H, UNITS = L::UNITS;
-  __shared__ float sums[EXAMPLES][UNITS + 1];
+template <class Cell, class L>
+__device__ void step_backward(const Wave& wave, int t) {
+  constexpr int H = L::H, GATES = Cell::GATES;
+  __shared__ float sums[EXAMPLES][CELL_UNITS + 1];
   const Device device(wave);
   if (device.now.size == 0) return;
-  const int unit = blockIdx.x % CellShape<3, L>::TILES * UNITS, row = blockIdx.x / CellShape<3, L>::TILES * EXAMPLES;
-  float* inner = device.arena + L::INNER_SLOPES;
-  const BackwardProducts<L, 3> products(device, unit, row);
-  const TimeSteps<L> steps(time, L::LEN, 1);
-  for (int t = steps.first; t >= steps.last; t--) {
-    if (t < L::LEN) products.run(inner + (size_t)t * BATCH * 3 * H, sums);
-    each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
-      const int at = (t - 1) * BATCH + b;
-      float *gates = device.arena + L::GATES + (size_t)at * 3 * H + u, *of_inner = inner + (size_t)at * 3 * H + u;
-      float& carry = device.arena[L::CARRY + b * H + u];
-      const float dh = (t < L::LEN ? sums[i][j] + carry : 0.f) + slope_of_state<L>(device, t, b, u);
-      const float r = gates[0], z = gates[H], n = gates[2 * H], a = device.arena[L::INNER + at * H + u], before = device.arena[L::STATES + at * H + u];
-      const float dn = dh * (1.f - z) * (1.f - n * n), dr = dn * a * r * (1.f - r), dz = dh * (before - n) * z * (1.f - z);
-      gates[0] = dr, gates[H] = dz, gates[2 * H] = dn;
-      of_inner[0] = dr, of_inner[H] = dz, of_inner[2 * H] = dn * r;
-      carry = dh * z;
-    });
-    steps.next();
-  }
+  constexpr int TILES = CellShape<GATES, L>::TILES;
+  const int unit = blockIdx.x % TILES * CELL_UNITS, row = blockIdx.x / TILES * EXAMPLES;
+  float* slopes = device.arena + L::INNER_SLOPES;
+  const BackwardProducts<L, GATES> products(device, unit, row);
+  if (t < L::LEN) products.run(slopes + (size_t)t * BATCH * GATES * H, sums);
+  each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
+    const size_t at = (t - 1) * BATCH + b;
+    float *gates_at = device.arena + L::GATES + at * GATES * H + u, *slopes_at = slopes + at * GATES * H + u;
+    const float *inner = device.arena + L::INNER + at * H + u, *states = device.arena + L::STATES + at * H + u;
+    float& carry_at = device.arena[L::CARRY + b * H + u];
+    float gates[GATES], of_inner[GATES], carry = t < L::LEN ? carry_at : 0.f;
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) gates[gate] = gates_at[gate * H];
+    const float dh = (t < L::LEN ? sums[i][j] : 0.f) + slope_of_state<L>(device, t, b, u);
+    if (Cell::HAS_CELLS) Cell::backward(gates, of_inner, dh, 0.f, inner[0], inner[BATCH * H], carry);
+    else Cell::backward(gates, of_inner, dh, inner[0], states[0], 0.f, carry);
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) gates_at[gate * H] = gates[gate], slopes_at[gate * H] = of_inner[gate];
+    carry_at = carry;
+  });
 }
+
+/// r = σ(x_r + W_hr h + b_hr)   z = σ(x_z + W_hz h + b_hz)   a = W_hn h + b_hn
+/// n = tanh(x_n + r a)          h ← n + z (h − n)
+struct GruCell {
+  static constexpr int GATES = 3;
+  static constexpr bool HAS_CELLS = false;
+  static __device__ __forceinline__ float forward(float (&gates)[GATES], const float (&sums)[GATES], float& inner, float before) {
+    const float r = sigmoid(gates[0] + sums[0]), z = sigmoid(gates[1] + sums[1]), n = tanh_of(gates[2] + r * sums[2]);
+    gates[0] = r, gates[1] = z, gates[2] = n, inner = sums[2];
+    return n + z * (before - n);
+  }
+  /// `inner` is a, and `before` the state before the time step. The carry is the part of the slope
+  /// of the state that passes z. `of_inner` are the slopes of W_hh h + b_hh.
+  static __device__ __forceinline__ void backward(float (&gates)[GATES], float (&of_inner)[GATES], float dh, float inner, float before, float, float& carry) {
+    dh += carry;
+    const float r = gates[0], z = gates[1], n = gates[2];
+    const float dn = dh * (1.f - z) * (1.f - n * n), dr = dn * inner * r * (1.f - r), dz = dh * (before - n) * z * (1.f - z);
+    gates[0] = dr, gates[1] = dz, gates[2] = dn;
+    of_inner[0] = dr, of_inner[1] = dz, of_inner[2] = dn * r;
+    carry = dh * z;
+  }
+};
 
 /// i, f, o = σ(x + W_hh h + b_hh)   g = tanh(x_g + W_hg h + b_hg)   c ← f c + i g   h = o tanh(c)
-template <class L>
-__device__ void lstm_forward(const Wave& wave, int time) {
-  constexpr int H = L::H, UNITS = L::UNITS;
-  __shared__ float sums[4 * UNITS][EXAMPLES + 1];
-  const Device device(wave);
-  if (device.now.size == 0) return;
-  const int unit = blockIdx.x % CellShape<4, L>::TILES * UNITS, row = blockIdx.x / CellShape<4, L>::TILES * EXAMPLES;
-  const ForwardProducts<L, 4> products(device, unit, row);
-  const float* bias = device.w + L::BIAS;
-  const TimeSteps<L> steps(time, 0, L::LEN - 1);
-  for (int t = steps.first; t <= steps.last; t++) {
-    if (t > 0) products.run(device, t, sums);
-    each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
-      float* gates = device.arena + L::GATES + (size_t)(t * BATCH + b) * 4 * H + u;
-      float *states = device.arena + L::STATES + (size_t)(t * BATCH + b) * H + u, *cells = device.arena + L::INNER + (size_t)(t * BATCH + b) * H + u;
-      const auto product = [&](int gate) { return gates[gate * H] + ((t > 0 ? sums[gate * UNITS + j][i] : 0.f) + bias[gate * H + u]); };
-      const float i_ = sigmoid(product(0)), f = sigmoid(product(1)), g = tanh_of(product(2)), o = sigmoid(product(3));
-      const float c = f * (t > 0 ? cells[0] : 0.f) + i_ * g;
-      if (TRAINS) gates[0] = i_, gates[H] = f, gates[2 * H] = g, gates[3 * H] = o;
-      if (TRAINS && t == 0) states[0] = 0.f, cells[0] = 0.f;
-      cells[BATCH * H] = c, states[BATCH * H] = o * tanh_of(c);
-    });
-    steps.next();
+struct LstmCell {
+  static constexpr int GATES = 4;
+  static constexpr bool HAS_CELLS = true;
+  static __device__ __forceinline__ float forward(float (&gates)[GATES], const float (&sums)[GATES], float& cell, float) {
+    const float i = sigmoid(gates[0] + sums[0]), f = sigmoid(gates[1] + sums[1]), g = tanh_of(gates[2] + sums[2]), o = sigmoid(gates[3] + sums[3]);
+    gates[0] = i, gates[1] = f, gates[2] = g, gates[3] = o;
+    cell = f * cell + i * g;
+    return o * tanh_of(cell);
   }
-}
-
-template <class L>
-__device__ void lstm_backward(const Wave& wave, int time) {
-  constexpr int H = L::H, UNITS = L::UNITS;
-  __shared__ float sums[EXAMPLES][UNITS + 1];
-  const Device device(wave);
-  if (device.now.size == 0) return;
-  const int unit = blockIdx.x % CellShape<4, L>::TILES * UNITS, row = blockIdx.x / CellShape<4, L>::TILES * EXAMPLES;
-  const BackwardProducts<L, 4> products(device, unit, row);
-  const TimeSteps<L> steps(time, L::LEN, 1);
-  for (int t = steps.first; t >= steps.last; t--) {
-    if (t < L::LEN) products.run(device.arena + L::GATES + (size_t)t * BATCH * 4 * H, sums);
-    each_entry<L>(unit, row, [&](int b, int u, int i, int j) {
-      const int at = (t - 1) * BATCH + b;
-      float* gates = device.arena + L::GATES + (size_t)at * 4 * H + u;
-      const float* cells = device.arena + L::INNER + (size_t)at * H + u;
-      float& carry = device.arena[L::CARRY + b * H + u];
-      const float dh = (t < L::LEN ? sums[i][j] : 0.f) + slope_of_state<L>(device, t, b, u);
-      const float i_ = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H], squashed = tanh_of(cells[BATCH * H]);
-      const float dc = (t < L::LEN ? carry : 0.f) + dh * o * (1.f - squashed * squashed);
-      gates[0] = dc * g * i_ * (1.f - i_), gates[H] = dc * cells[0] * f * (1.f - f);
-      gates[2 * H] = dc * i_ * (1.f - g * g), gates[3 * H] = dh * squashed * o * (1.f - o);
-      carry = dc * f;
-    });
-    steps.next();
+  /// `after` and `before` are the cells after and before the time step. The carry is the slope of the
+  /// latter.
+  static __device__ __forceinline__ void backward(float (&gates)[GATES], float (&of_inner)[GATES], float dh, float, float before, float after, float& carry) {
+    const float i = gates[0], f = gates[1], g = gates[2], o = gates[3], squashed = tanh_of(after);
+    const float dc = carry + dh * o * (1.f - squashed * squashed);
+    gates[0] = dc * g * i * (1.f - i), gates[1] = dc * before * f * (1.f - f);
+    gates[2] = dc * i * (1.f - g * g), gates[3] = dh * squashed * o * (1.f - o);
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) of_inner[gate] = gates[gate];
+    carry = dc * f;
   }
-}
+};

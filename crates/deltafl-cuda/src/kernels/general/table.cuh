@@ -32,21 +32,22 @@ __device__ void table_links(const Wave& wave) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < L::ROWS * L::COLUMNS; i += gridDim.x * blockDim.x) device.descend(L::TABLE + i, 0.f);
   const u32* symbols = (const u32*)(device.arena + L::SYMBOLS);
   u32* next = (u32*)(device.arena + L::NEXT);
-  for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < COUNT; e += gridDim.x * blockDim.x) {
-    const u32 symbol = symbols[e];
-    u32 found = COUNT;
-    for (int k = e + 1; k < COUNT; k++)
-      if (symbols[k] == symbol) {
-        found = k;
-        break;
-      }
-    for (int k = 0; k < e; k++)
-      if (symbols[k] == symbol) {
-        found |= 0x80000000u;
-        break;
-      }
-    next[e] = found;
+  const int lane = threadIdx.x & 31, e = (blockIdx.x * blockDim.x + threadIdx.x) / 32; // a warp per entry
+  if (e >= COUNT) return;
+  const u32 symbol = symbols[e];
+  const auto matches = [&](int k) { return __ballot_sync(ALL, k + lane < COUNT && symbols[min(k + lane, COUNT - 1)] == symbol); };
+  u32 found = COUNT;
+  for (int k = e + 1; k < COUNT && found == COUNT; k += 32)
+    if (const u32 bits = matches(k)) found = k + __ffs(bits) - 1;
+  for (int k = 0; k < e; k += 32) {
+    u32 bits = matches(k);
+    if (e - k < 32) bits &= (1u << (e - k)) - 1;
+    if (bits) {
+      found |= 0x80000000u;
+      break;
+    }
   }
+  if (lane == 0) next[e] = found;
 }
 
 /// Adds the slopes of each row, in the order of the entries: a warp per symbol and 128 columns.

@@ -117,11 +117,6 @@ __device__ void gather_symbols(const Wave& wave) {
   }
 }
 
-/// The end of a step. No later kernel of the step reads its number.
-__device__ __forceinline__ void end_step(const Wave& wave) {
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) wave.step[0] += 1;
-}
-
 /// Adds the scores of the groups of each item, in order.
 extern "C" __global__ void add_groups(const u32* first_group, u32 items, const double* group_losses, const u32* group_errors, double* losses, u32* errors) {
   const u32 i = blockIdx.x * 256 + threadIdx.x;

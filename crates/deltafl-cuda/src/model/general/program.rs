@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use super::network::{Convolution, Layer, Network, NetworkInput};
+use super::network::{Layer, Network, NetworkInput};
 use crate::compile::KernelSource;
 
+mod convolution;
 mod maps;
 mod recurrent;
 
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
-/// The shortest part of a convolution's gradient sum for a separate block.
-const SHORTEST_PART: usize = 512;
-/// Blocks per device that keep a GPU busy with few devices.
-const FEW_BLOCKS: usize = 8;
+
+/// The sequences of launches of a step.
+pub(crate) const SEQUENCES: usize = 4;
 
 /// A launch of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,12 @@ pub(crate) struct Launch {
     pub(crate) threads: u32,
     /// The time step of a recurrent layer.
     pub(crate) time: u32,
+    /// Bytes of dynamic shared memory per block.
+    pub(crate) shared: u32,
+    /// The sequence of launches that this one belongs to: 0 for that of activations and slopes. The
+    /// others are descents, which no launch of sequence 0 in the same step depends on. A sequence
+    /// starts after the launches of sequence 0 that precede it.
+    pub(crate) sequence: usize,
 }
 
 /// A network for batches of a size, as kernels and launches.
@@ -77,6 +83,13 @@ struct Builder {
     /// The launches of each layer's backward pass.
     backward: Vec<Vec<Launch>>,
     kernels: usize,
+}
+
+impl Launch {
+    /// Moves a descent to a sequence of its own.
+    fn beside(self, sequence: usize) -> Self {
+        Self { sequence, ..self }
+    }
 }
 
 impl Program {
@@ -139,20 +152,19 @@ impl Builder {
 
     /// Adds a kernel that calls a function of the headers, and returns its first launch.
     fn kernel(&mut self, call: &str, blocks: usize, threads: u32) -> Launch {
-        self.kernel_with("", call, blocks, threads)
+        let resident = if threads == THREADS { 2 } else { 1 };
+        self.kernel_with(&format!("__launch_bounds__({threads}, {resident})"), call, blocks, threads)
     }
 
-    /// Adds a kernel with an attribute.
-    fn kernel_with(&mut self, attribute: &str, call: &str, blocks: usize, threads: u32) -> Launch {
+    /// Adds a kernel with attributes.
+    fn kernel_with(&mut self, attributes: &str, call: &str, blocks: usize, threads: u32) -> Launch {
         let kernel = self.kernels;
         self.kernels += 1;
-        let resident = if threads == THREADS { 2 } else { 1 };
         let _ = writeln!(
             self.text,
-            "extern \"C\" __global__ void {attribute} __launch_bounds__({threads}, {resident}) \
-             op{kernel}(const __grid_constant__ Wave wave, int t) {{ {call}; }}"
+            "extern \"C\" __global__ void {attributes} op{kernel}(const __grid_constant__ Wave wave, int t) {{ {call}; }}"
         );
-        Launch { kernel, blocks: blocks as u32, threads, time: 0 }
+        Launch { kernel, blocks: blocks as u32, threads, time: 0, shared: 0, sequence: 0 }
     }
 
     fn input(&mut self, input: NetworkInput, symbols: &mut usize) -> Activation {
@@ -261,76 +273,9 @@ impl Builder {
             }
             let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
             let blocks = tiles(m, n, 64) + bias.map_or(0, |_| outputs.div_ceil(32));
-            backward.push(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS));
+            backward.push(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS).beside(1));
             self.backward.push(backward);
         }
-    }
-
-    fn convolution(&mut self, convolution: Convolution, x: Activation) -> Activation {
-        let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
-        let ([tall, wide], batch, taps) =
-            (convolution.size(), self.batch, channels * convolution.side * convolution.side);
-        let weights = self.tensor(filters * taps, None);
-        let bias = convolution.bias.then(|| self.tensor(filters, None));
-        let cells = batch * filters * rows * columns;
-        let (at, slopes) = (self.place(cells), self.slopes(cells));
-        let pool = if convolution.pool { 2 } else { 1 };
-        let winners = if self.trains && pool == 2 { self.place(cells.div_ceil(4)) } else { 0 };
-        let widened = (self.trains && pool == 2).then(|| self.place(batch * filters * tall * wide));
-        let tiles = filters.div_ceil(if filters <= 32 { 32 } else { 64 }) * taps.div_ceil(64);
-        let sum = batch * rows * columns * pool * pool;
-        let splits = FEW_BLOCKS.div_ceil(tiles).min(sum / SHORTEST_PART).max(1);
-        let parts = if self.trains && splits > 1 { self.place(splits * filters * taps) } else { 0 };
-        let layer = self.sizes(&[
-            ("C", channels as i64),
-            ("H", height as i64),
-            ("W", width as i64),
-            ("O", filters as i64),
-            ("SIDE", convolution.side as i64),
-            ("PAD", convolution.padding as i64),
-            ("STRIDE", convolution.stride as i64),
-            ("POOL", pool as i64),
-            ("PH", tall as i64),
-            ("PW", wide as i64),
-            ("QH", rows as i64),
-            ("QW", columns as i64),
-            ("FILTERS", weights as i64),
-            ("BIAS", or_none(bias)),
-            ("X", x.at as i64),
-            ("Z", at as i64),
-            ("DX", or_none(x.slopes)),
-            ("DZ", or_none(slopes)),
-            ("WINNERS", winners as i64),
-            ("WIDE", or_none(widened)),
-            ("SPLITS", splits as i64),
-            ("PARTS", parts as i64),
-            ("RELU", convolution.relu.into()),
-            ("CUT", x.cut.into()),
-        ]);
-        let narrow = |n: usize| if n <= 32 { 32 } else { 64 };
-        let blocks = sum.div_ceil(128) * filters.div_ceil(narrow(filters));
-        let launch = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
-        self.forward.push(launch);
-        if self.trains {
-            let mut backward = Vec::new();
-            if widened.is_some() {
-                let blocks = (batch * filters * tall * wide).div_ceil(1024);
-                backward.push(self.kernel(&format!("conv_widen<{layer}>(wave)"), blocks, THREADS));
-            }
-            if x.slopes.is_some() {
-                let blocks = (batch * height * width).div_ceil(128) * channels.div_ceil(narrow(channels));
-                backward.push(self.kernel(&format!("conv_backward<{layer}>(wave)"), blocks, THREADS));
-            }
-            let blocks = tiles * splits + bias.map_or(0, |_| filters.div_ceil(8));
-            backward.push(self.kernel(&format!("conv_gradient<{layer}>(wave)"), blocks, THREADS));
-            if splits > 1 {
-                let blocks = (filters * taps).div_ceil(THREADS as usize);
-                backward.push(self.kernel(&format!("conv_descend<{layer}>(wave)"), blocks, THREADS));
-            }
-            self.backward.push(backward);
-        }
-        let cut = convolution.relu && !convolution.pool;
-        Activation { at, width: filters * rows * columns, rows: 1, slopes, cut }
     }
 
     fn head(&mut self, logits: usize, z: Activation) {
@@ -343,11 +288,7 @@ impl Builder {
         self.forward.push(launch);
     }
 
-    fn finish(mut self, network: &Network, labels: usize) -> Program {
-        if self.trains {
-            let end = self.kernel("end_step(wave)", 1, 32);
-            self.backward.insert(0, vec![end]);
-        }
+    fn finish(self, network: &Network, labels: usize) -> Program {
         let window = if let NetworkInput::Text { len } = network.input { len } else { 0 };
         let mut text = String::from("#include \"common.cuh\"\n");
         if self.clusters {
@@ -366,7 +307,9 @@ impl Builder {
         }
         let _ = writeln!(text, "constexpr size_t ARENA = {};", self.arena);
         let _ = writeln!(text, "constexpr bool TRAINS = {};", self.trains);
-        for header in ["wave", "product", "dense", "conv", "recurrent", "table", "maps", "head"] {
+        for header in
+            ["wave", "product", "dense", "conv", "slab", "recurrent", "resident", "table", "maps", "head"]
+        {
             let _ = writeln!(text, "#include \"general/{header}.cuh\"");
         }
         text += &self.flat_index();

@@ -94,7 +94,7 @@ impl Builder {
                 backward.push(self.kernel(&format!("norm_backward<{layer}>(wave)"), groups, THREADS));
             }
             let blocks = scales.div_ceil(8);
-            backward.push(self.kernel(&format!("norm_descend<{layer}>(wave)"), blocks, THREADS));
+            backward.push(self.kernel(&format!("norm_descend<{layer}>(wave)"), blocks, THREADS).beside(2));
             self.backward.push(backward);
         }
         Activation { at, width: x.width, rows: x.rows, slopes, cut: false }

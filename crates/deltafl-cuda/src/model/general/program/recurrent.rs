@@ -3,10 +3,57 @@
 use super::{Activation, Builder, Launch, THREADS, or_none};
 use crate::model::general::network::{Cell, Recurrent};
 
-/// Examples of a block of a recurrent layer, and its units unless they are 32.
+/// Examples of a block of a recurrent layer, and its units if a kernel computes one time step.
 const CELL_TILE: usize = 16;
-/// The blocks of a portable cluster.
-const MOST_BLOCKS: usize = 8;
+/// The most warps of a block that keeps W_hh: each needs many registers.
+const MOST_WARPS: usize = 12;
+/// Registers of a thread of `resident.cuh` that do not contain W_hh, forward and backward.
+const OTHER_REGISTERS: [usize; 2] = [112, 136];
+/// Bytes of shared memory of a block of compute capability 9.0, less those of the barriers.
+const SHARED_BYTES: usize = 227 * 1024 - 1024;
+/// The same of every GPU of capability 8.
+const SMALL_SHARED_BYTES: usize = 99 * 1024 - 1024;
+
+/// The division of a recurrent layer whose W_hh stays on the multiprocessors (`resident.cuh`).
+struct Resident {
+    units: usize,
+    blocks: usize,
+    forward: ResidentPass,
+    backward: ResidentPass,
+}
+
+struct ResidentPass {
+    /// Chunks of 16 rows in registers.
+    kept: usize,
+    /// Bytes of shared memory.
+    shared: u32,
+}
+
+impl Resident {
+    /// Returns the division among the fewest blocks that suffice, if there is one.
+    fn new(cell: Cell, hidden: usize, clusters: bool) -> Option<Self> {
+        let of_blocks = |blocks: usize| {
+            let units = hidden.div_ceil(8 * blocks) * 8;
+            let warps = units / 8;
+            let wide = units.next_multiple_of(16);
+            let chunks = blocks * wide / 16;
+            let registers = (65_536 / (32 * warps) / 8 * 8).min(255);
+            let pass = |others: usize, columns: usize| {
+                let kept = (registers.saturating_sub(others) / (4 * cell.gates())).min(chunks);
+                let pitch = if columns % 32 == 16 { columns } else { columns + 16 };
+                let weights = cell.gates() * (chunks - kept) * warps * 512;
+                let shared = 2 * blocks * CELL_TILE * pitch * 4 + weights;
+                let most = if clusters { SHARED_BYTES } else { SMALL_SHARED_BYTES };
+                (shared <= most).then_some(ResidentPass { kept, shared: shared as u32 })
+            };
+            let forward = pass(OTHER_REGISTERS[0], wide)?;
+            let backward = pass(OTHER_REGISTERS[1], cell.gates() * wide)?;
+            (warps <= MOST_WARPS).then_some(Self { units, blocks, forward, backward })
+        };
+        let sizes: &[usize] = if clusters { &[1, 2, 4, 8] } else { &[1] };
+        sizes.iter().find_map(|&blocks| of_blocks(blocks))
+    }
+}
 
 impl Builder {
     /// Adds a look-up in a table with its place and rows, or in the frozen vectors. The biases are
@@ -41,10 +88,10 @@ impl Builder {
         let launch = self.kernel(&format!("table_forward<{layer}>(wave)"), blocks, THREADS);
         self.forward.push(launch);
         if trained {
-            let links = self.kernel(&format!("table_links<{layer}>(wave)"), count.div_ceil(64), 64);
+            let links = self.kernel(&format!("table_links<{layer}>(wave)"), count.div_ceil(8), THREADS);
             let blocks = (count * columns.div_ceil(128)).div_ceil(8);
             let descend = self.kernel(&format!("table_descend<{layer}>(wave)"), blocks, THREADS);
-            self.backward.push(vec![links, descend]);
+            self.backward.push(vec![links.beside(3), descend.beside(3)]);
         }
         Activation { at, width: columns, rows: len, slopes, cut: false }
     }
@@ -77,15 +124,9 @@ impl Builder {
             Cell::Gru => self.slopes(len * batch * gates),
             Cell::Lstm => contributions.slopes,
         };
-        // A cluster of the blocks of a device runs all time steps, if it is small enough.
-        let units = if self.clusters && hidden > CELL_TILE * MOST_BLOCKS { 2 * CELL_TILE } else { CELL_TILE };
-        let tiles = hidden.div_ceil(units);
-        let in_cluster = self.clusters && tiles <= MOST_BLOCKS;
-        let (units, tiles) =
-            if in_cluster { (units, tiles) } else { (CELL_TILE, hidden.div_ceil(CELL_TILE)) };
         let rows = if sequence { len } else { 1 };
         let [slopes, carry] = [self.slopes(rows * batch * hidden), self.slopes(batch * hidden)];
-        let layer = self.sizes(&[
+        let mut sizes = vec![
             ("LEN", len as i64),
             ("H", hidden as i64),
             ("RECURRENT", recurrent as i64),
@@ -97,29 +138,54 @@ impl Builder {
             ("DH", or_none(slopes)),
             ("CARRY", or_none(carry)),
             ("SEQUENCE", sequence.into()),
-            ("UNITS", units as i64),
-            ("CLUSTER", in_cluster.into()),
-        ]);
+        ];
+        let (row_tiles, trains) = (batch.div_ceil(CELL_TILE), self.trains);
         let name = match cell {
-            Cell::Gru => "gru",
-            Cell::Lstm => "lstm",
+            Cell::Gru => "GruCell",
+            Cell::Lstm => "LstmCell",
         };
-        let blocks = tiles * batch.div_ceil(CELL_TILE);
-        let attribute = if in_cluster { format!("__cluster_dims__({tiles}, 1, 1)") } else { String::new() };
-        // Strips of eight columns, and parts of the sums, as in `CellShape`.
-        let strips = cell.gates() * units / 8;
-        let threads = 32 * strips * hidden.div_ceil(64).min(24 / strips);
-        let call = format!("{name}_forward<{layer}>(wave, t)");
-        let step = self.kernel_with(&attribute, &call, blocks, threads as u32);
-        let times = if in_cluster { 1 } else { len as u32 };
-        self.forward.extend((0..times).map(|time| Launch { time, ..step.clone() }));
+        let (forward, backward) = if let Some(resident) = Resident::new(cell, hidden, self.clusters) {
+            sizes.extend([
+                ("UNITS", resident.units as i64),
+                ("BLOCKS", resident.blocks as i64),
+                ("FORWARD_KEPT", resident.forward.kept as i64),
+                ("BACKWARD_KEPT", resident.backward.kept as i64),
+            ]);
+            let layer = self.sizes(&sizes);
+            let threads = 4 * resident.units as u32;
+            let cluster = match resident.blocks {
+                1 => String::new(),
+                blocks => format!("__cluster_dims__({blocks}, 1, 1) "),
+            };
+            let attributes = format!("{cluster}__launch_bounds__({threads}, 1)");
+            let mut pass = |pass: &str, shared| {
+                let call = format!("resident_{pass}<{name}, {layer}>(wave)");
+                let launch = self.kernel_with(&attributes, &call, resident.blocks * row_tiles, threads);
+                vec![Launch { shared, ..launch }]
+            };
+            let forward = pass("forward", resident.forward.shared);
+            (forward, if trains { pass("backward", resident.backward.shared) } else { Vec::new() })
+        } else {
+            let layer = self.sizes(&sizes);
+            let blocks = hidden.div_ceil(CELL_TILE) * row_tiles;
+            // Strips of eight columns, and parts of the sums, as in `CellShape`.
+            let mut step = |pass: &str, strips: usize, sum: usize| {
+                let threads = 32 * strips * sum.div_ceil(64).min(24 / strips);
+                self.kernel(&format!("step_{pass}<{name}, {layer}>(wave, t)"), blocks, threads as u32)
+            };
+            let forward = step("forward", cell.gates() * CELL_TILE / 8, hidden);
+            let forward = (0..len as u32).map(|time| Launch { time, ..forward.clone() }).collect();
+            let backward = if trains {
+                let backward = step("backward", CELL_TILE / 8, gates);
+                (1..=len as u32).rev().map(|time| Launch { time, ..backward.clone() }).collect()
+            } else {
+                Vec::new()
+            };
+            (forward, backward)
+        };
+        self.forward.extend(forward);
         if self.trains {
-            let strips = units / 8;
-            let threads = 32 * strips * gates.div_ceil(64).min(24 / strips);
-            let call = format!("{name}_backward<{layer}>(wave, t)");
-            let step = self.kernel_with(&attribute, &call, blocks, threads as u32);
-            let mut backward: Vec<Launch> =
-                (1..=times).rev().map(|time| Launch { time, ..step.clone() }).collect();
+            let mut backward: Vec<Launch> = backward;
             backward.extend(self.recurrent_descent(
                 [len, hidden, gates],
                 [recurrent, states, bias],
@@ -128,7 +194,7 @@ impl Builder {
             if alphabet.is_some() {
                 let layer = self.bias_sizes(len * batch, gates, input_bias, Some(contributions.at));
                 let call = format!("biases_descend<{layer}>(wave)");
-                backward.push(self.kernel(&call, gates.div_ceil(32), THREADS));
+                backward.push(self.kernel(&call, gates.div_ceil(32), THREADS).beside(1));
             }
             self.backward.push(backward);
         }
@@ -157,7 +223,7 @@ impl Builder {
             ("TRANSPOSED", 0),
         ]);
         let blocks = gates.div_ceil(64) * hidden.div_ceil(64) + gates.div_ceil(32);
-        Some(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS))
+        Some(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS).beside(2))
     }
 
     fn bias_sizes(&mut self, rows: usize, outputs: usize, bias: usize, slopes: Option<usize>) -> String {
