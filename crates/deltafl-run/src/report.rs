@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use deltafl_data::experiment::Experiment;
 
 mod cohorts;
+mod device_evaluations;
+mod distribution;
 mod figures;
 mod headline;
 mod measure;

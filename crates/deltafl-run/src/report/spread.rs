@@ -5,9 +5,9 @@
 //! The mean and the percentile drawn over the bars are those of the tables, which are averaged over the
 //! seeds afterwards.
 
+use super::distribution::{Distribution, Measured};
 use super::figures::bins::HistogramBins;
 use super::measure::TAIL;
-use super::results::{Distribution, Measured};
 
 /// The values of the devices under one model, averaged over seeds.
 pub(super) struct DeviceSpread {

@@ -3,8 +3,9 @@
 use deltafl::metrics::OverSeeds;
 use deltafl_data::run_folder::Classes;
 
+use super::super::distribution::{Distribution, Measured};
 use super::super::measure::{self, ReportMeasure};
-use super::super::results::{Distribution, Measured, RunResults};
+use super::super::results::RunResults;
 use super::super::spread::DeviceSpread;
 use super::bins::HistogramBins;
 use super::chart::{Chart, ChartAxis, Layer, MarkPlace};
