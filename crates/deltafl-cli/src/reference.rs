@@ -1,5 +1,6 @@
-//! `deltafl experiment` and `deltafl help experiment`: every key of an experiment file, for a terminal, as
-//! Markdown, and as a JSON schema for editors. All three are generated from `experiment::keys`.
+//! `deltafl experiment` and `deltafl help experiment`: every key of an experiment file, for a
+//! terminal, as Markdown, and as a JSON schema for editors. All three are generated from
+//! `experiment::keys`.
 
 use std::fmt::Write as _;
 

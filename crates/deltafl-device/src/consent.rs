@@ -61,9 +61,9 @@ pub struct Consent {
     pub drawn_only: bool,
     /// The computing time per day.
     pub work_per_day: Duration,
-    /// The maximum number of passes over the device's examples for one question. 1,000 examples of a
-    /// plan that names its steps count as one pass. The device refuses a larger question before it
-    /// starts the work.
+    /// The maximum number of passes over the device's examples for one question. 1,000 examples of
+    /// a plan that names its steps count as one pass. The device refuses a larger question before
+    /// it starts the work.
     pub max_passes: u32,
     /// The largest number of answers under one authority. An answer is a contribution to one sum.
     pub answers: u64,
@@ -81,7 +81,8 @@ pub struct Consent {
     pub evaluate: bool,
     /// The number of rounds of a run that the device skips between two answers.
     pub rounds_between: u64,
-    /// The largest ε under one authority, computed by the device over everything that it has answered.
+    /// The largest ε under one authority, computed by the device over everything that it has
+    /// answered.
     pub privacy: PrivacyLimit,
     /// Whether batches and the track follow from the seed of the server, so that a deployment
     /// reproduces the bits of a simulation. The server then knows all random numbers of the device,
@@ -186,9 +187,9 @@ impl Consent {
         Ok(())
     }
 
-    /// Checks that the work and the memory of a question are within the owner's limits. The result does
-    /// not depend on the number of examples of the device. Otherwise a server could find this number by
-    /// a few questions.
+    /// Checks that the work and the memory of a question are within the owner's limits. The result
+    /// does not depend on the number of examples of the device. Otherwise a server could find this
+    /// number by a few questions.
     pub(super) fn allows_work(&self, question: &Question<ParamsId>) -> Result<(), TooMuch> {
         let mut passes = 0u64;
         for query in &question.queries {
@@ -208,8 +209,8 @@ impl Consent {
         if passes > most { Err(TooMuch::Passes { passes, most }) } else { Ok(()) }
     }
 
-    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step on
-    /// one example is the gradient of that example.
+    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step
+    /// on one example is the gradient of that example.
     pub(super) fn allows_detail(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
         for query in &question.queries {
             let behind = match &query.ask {
@@ -238,7 +239,8 @@ impl Consent {
     }
 
     /// Returns the cost of answering a question: the sum over the queries of a track, for the track
-    /// with the largest cost. A query without noise has no finite cost. The device computes the number of honest devices in the sum by its own assumptions.
+    /// with the largest cost. A query without noise has no finite cost. The device computes the
+    /// number of honest devices in the sum by its own assumptions.
     pub(super) fn cost(&self, question: &Question<ParamsId>, params: &RoundParams, active: usize) -> Rho {
         let colluding = self.guard.colluding(params.cohort) as usize;
         let honest = params.graph.honest_in_sum(params.cohort, active, colluding) as u64;
@@ -374,8 +376,8 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1)), Ok(()), "a batch of all examples");
     }
 
-    /// A server that asks for more and more work learns where a device refuses. With the defaults this
-    /// does not depend on the device if it has at least four examples.
+    /// A server that asks for more and more work learns where a device refuses. With the defaults
+    /// this does not depend on the device if it has at least four examples.
     #[test]
     fn a_refusal_does_not_reveal_the_number_of_examples() {
         use Work::{Epochs, Steps};

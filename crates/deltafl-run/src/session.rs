@@ -43,8 +43,8 @@ pub struct RunOptions<'a> {
     pub start: Start,
     /// The parts of the machine to use.
     pub machine: Machine,
-    /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
-    /// a time needs `false`.
+    /// Whether a GPU may train several seeds at the same time. An observer that displays one seed
+    /// at a time needs `false`.
     pub concurrent_seeds: bool,
     /// The implementation of the external algorithms of the experiment.
     pub algorithms: Option<&'a dyn ExternalAlgorithms>,
@@ -285,8 +285,8 @@ fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<
     Ok(())
 }
 
-/// Evaluates each class and each group of devices after the last round, if they have names, and writes the
-/// results.
+/// Evaluates each class and each group of devices after the last round, if they have names, and
+/// writes the results.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,

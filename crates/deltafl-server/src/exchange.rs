@@ -2,7 +2,8 @@
 //!
 //! The round loop runs on its own thread and uses this like any other exchange. The answers are the
 //! same integers, so the results equal those of a simulation to the bit.
-//! docs/src/explanation/threat-model.md describes the information that the server gains about one device.
+//! docs/src/explanation/threat-model.md describes the information that the server gains about one
+//! device.
 
 mod cohort_sum;
 mod open_losses;
@@ -83,8 +84,8 @@ pub struct ShuttingDown;
 pub struct DrawnTwice(pub u32);
 
 impl NetworkExchange {
-    /// Creates the exchange with the devices of a server. Its calls block, so the round loop runs on
-    /// a thread outside the runtime. `stop` ends the run before its next question.
+    /// Creates the exchange with the devices of a server. Its calls block, so the round loop runs
+    /// on a thread outside the runtime. `stop` ends the run before its next question.
     pub fn new(link: DeviceLink, rules: Rules, stop: Arc<AtomicBool>) -> Self {
         Self {
             link,

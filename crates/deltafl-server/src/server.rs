@@ -1,8 +1,8 @@
 //! The durable server: an experiment trained with devices that connect over a network.
 //!
-//! A server commits every finished round to its store. If it is started again with the same options,
-//! it continues. Several servers may share a database: one of them holds a lease and leads, and the
-//! others are on standby.
+//! A server commits every finished round to its store. If it is started again with the same
+//! options, it continues. Several servers may share a database: one of them holds a lease and
+//! leads, and the others are on standby.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,8 @@ use crate::serve::{Host, Introduction, Setup};
 use crate::store::Store;
 use deployment::Deployment;
 
-/// The roster of a server without certificates contains the devices of its data, and does not change.
+/// The roster of a server without certificates contains the devices of its data, and does not
+/// change.
 const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
 /// The model that a server trains, and its data.
@@ -72,7 +73,8 @@ impl<'a> ServedModel<'a> {
         Self { trainer, contract: None, data_hash: String::new(), devices, algorithms: None }
     }
 
-    /// A model for data like `federation`, whose train devices are the devices of a server without certificates.
+    /// A model for data like `federation`, whose train devices are the devices of a server without
+    /// certificates.
     pub fn for_data(trainer: &'a dyn LocalTrainer, federation: &Federation, experiment: &Experiment) -> Self {
         let train = federation.split(Split::Train).into_iter();
         Self {
@@ -85,7 +87,8 @@ impl<'a> ServedModel<'a> {
     }
 }
 
-/// The contract of data like `federation`, with the split of the devices' own examples that the experiment asks for.
+/// The contract of data like `federation`, with the split of the devices' own examples that the
+/// experiment asks for.
 pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
     DataContract { split: split_within(experiment), ..DataContract::from_federation(federation) }
 }
@@ -141,7 +144,8 @@ impl<'a> Server<'a> {
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
         let plan = experiment.plan_with(model.algorithms);
-        // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+        // With certificates the devices are those on the roster, which may grow; the data only
+        // shows their shape.
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
         let plan = plan.into_builder().held_out(held_out(&config, &model)).cohort(invited).build()?;
@@ -264,7 +268,8 @@ impl<'a> Server<'a> {
             if let Some(host) = Arc::into_inner(host) {
                 host.shut_down().await;
             }
-            // The next server need not wait. If the database is gone, it waits until the lease expires.
+            // The next server need not wait. If the database is gone, it waits until the lease
+            // expires.
             let _ = lease.release().await;
         });
         ended

@@ -1,8 +1,8 @@
-//! A server that asks about models that differ in the last binary place of one parameter, so that nothing which recognises a
-//! model by its bits notices that it is asked the same thing twice.
+//! A server that asks about models that differ in the last binary place of one parameter, so that
+//! nothing which recognises a model by its bits notices that it is asked the same thing twice.
 //!
-//! Each attack runs against the real server engine and real devices. With the defences of a device switched off it reads single
-//! devices. With the default consent of a device it reads nothing.
+//! Each attack runs against the real server engine and real devices. With the defences of a device
+//! switched off it reads single devices. With the default consent of a device it reads nothing.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -44,7 +44,8 @@ fn thresholds(secrets: &[(f64, Vec<u64>)], count: usize) -> Vec<f64> {
     losses.windows(2).map(|pair| pair[0].midpoint(pair[1])).take(count).collect()
 }
 
-/// A query for each of these thresholds, at a model that differs from the next one in the last place of one parameter.
+/// A query for each of these thresholds, at a model that differs from the next one in the last
+/// place of one parameter.
 fn one_query_per_threshold(w: &Params, etas: &[f64], track: impl Fn(usize) -> usize) -> Vec<Query> {
     let query =
         |(i, &eta): (usize, &f64)| update(moved(w, i as u32), Weighting::tail(eta)).of_track(track(i));
@@ -57,8 +58,8 @@ fn devices_read(sums: &[CohortSum], secrets: &[(f64, Vec<u64>)]) -> usize {
     differences.filter(|read| secrets.iter().any(|(_, secret)| is_close(read, secret))).count()
 }
 
-/// Whether two answers are equal up to what a unit in the last place of one parameter changes in a cohort of updates: a few
-/// units of 2⁻²⁴.
+/// Whether two answers are equal up to what a unit in the last place of one parameter changes in a
+/// cohort of updates: a few units of 2⁻²⁴.
 fn is_close(one: &[u64], other: &[u64]) -> bool {
     let apart = |(&one, &other): (&u64, &u64)| (one.wrapping_sub(other) as i64).unsigned_abs();
     one.iter().zip(other).map(apart).all(|apart| apart <= 64)
@@ -90,7 +91,8 @@ async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_co
     let etas = thresholds(&secrets, THRESHOLDS);
     let of = |schedule, tracks| Terms { schedule, tracks, ..Terms::PRIVATE };
     let many = THRESHOLDS as u32;
-    // Whatever the server calls them: tracks of one question, one track over and over, tracks that divide the cohort.
+    // Whatever the server calls them: tracks of one question, one track over and over, tracks that
+    // divide the cohort.
     let same = |_| 0;
     let each = |i: usize| i;
     let thirds = |i: usize| i % 3;
@@ -117,7 +119,8 @@ async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_co
     attack.stop().await;
 }
 
-/// Asks the cohort for updates, and again without its last device at a model that differs in the last place.
+/// Asks the cohort for updates, and again without its last device at a model that differs in the
+/// last place.
 async fn ask_again_without_one(owners: Owners) -> Option<bool> {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();
@@ -162,8 +165,8 @@ async fn another_session_seed_or_run_gets_no_second_answer_to_a_round() {
     assert_eq!(ask_again_under_another_name(Owners::Default, 1).await, None, "the authority signed one run");
 }
 
-/// Asks the cohort about the examples that it holds out, and again without its last device at a nearly equal model: how many
-/// devices are in each sum.
+/// Asks the cohort about the examples that it holds out, and again without its last device at a
+/// nearly equal model: how many devices are in each sum.
 async fn evaluate_again_without_one(owners: Owners) -> [u64; 2] {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();
@@ -240,8 +243,9 @@ async fn a_device_lets_rounds_pass_between_two_answers_where_its_owner_insists()
     attack.stop().await;
 }
 
-/// Starts sessions in which the first key set-up has the same number. Drawn cohorts follow from that number, so the server
-/// could repeat a draw that suits it. Returns how many sessions gave a sum.
+/// Starts sessions in which the first key set-up has the same number. Drawn cohorts follow from
+/// that number, so the server could repeat a draw that suits it. Returns how many sessions gave a
+/// sum.
 async fn repeat_one_draw(owners: Owners, sessions: u64) -> u64 {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();

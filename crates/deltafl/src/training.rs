@@ -1,9 +1,10 @@
 //! The one round loop: Algorithms 2 and 3, for every algorithm and every exchange.
 //!
-//! A run trains several *tracks*, one model each. In a simulation they share the cohorts and the random
-//! numbers, so that they differ only in their algorithm. In a deployment no device serves two tracks in
-//! one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no clock, no file and no
-//! thread: it asks an [`Exchange`] and sends each [`Event`] to an [`Observer`].
+//! A run trains several *tracks*, one model each. In a simulation they share the cohorts and the
+//! random numbers, so that they differ only in their algorithm. In a deployment no device serves
+//! two tracks in one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no
+//! clock, no file and no thread: it asks an [`Exchange`] and sends each [`Event`] to an
+//! [`Observer`].
 
 use std::sync::Arc;
 
@@ -268,7 +269,8 @@ fn one_round(
         let mut unclipped = 0.0;
         let mut sum = match (&plan.privacy, &noise) {
             (Some(privacy), Some(noise)) => {
-                // A sum without answers, as of a round that a server gives up, contains nothing to protect.
+                // A sum without answers, as of a round that a server gives up, contains nothing to
+                // protect.
                 if update.answered > 0 {
                     spending::check_survivors(plan, update.answered)?;
                 }

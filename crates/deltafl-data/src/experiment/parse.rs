@@ -31,7 +31,8 @@ impl Experiment {
     /// Parses an experiment file.
     ///
     /// # Errors
-    /// The text is not TOML, a key is unknown or missing, or a value is wrong. The error has the place.
+    /// The text is not TOML, a key is unknown or missing, or a value is wrong. The error has the
+    /// place.
     pub fn parse(text: &str) -> Result<Self, InvalidExperiment> {
         let mut table = DeTable::parse(text)?;
         renamed::refuse_old_keys(table.get_ref())?;
@@ -98,8 +99,8 @@ fn external<'de, T: Deserialize<'de>>(
     Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
 }
 
-/// The `[model]` section. A run folder contains the values of all options that differ from a serialised
-/// model, so that an option that it does not give has its default there.
+/// The `[model]` section. A run folder contains the values of all options that differ from a
+/// serialised model, so that an option that it does not give has its default there.
 fn model(mut section: Spanned<DeValue<'_>>, is_resolved: bool) -> Result<ModelSection, InvalidExperiment> {
     let external: Option<toml::Table> = external(&mut section)?;
     let layers_value = layers::remove(&mut section);

@@ -72,8 +72,8 @@ pub(super) struct RunResults {
     pub(super) calls: Vec<Vec<f64>>,
     /// For each track, the size of its tail over the rounds.
     pub(super) tails: Vec<Vec<TailSize>>,
-    /// The privacy spent after each round, counted from 1: the largest over the seeds. Empty for exact
-    /// sums.
+    /// The privacy spent after each round, counted from 1: the largest over the seeds. Empty for
+    /// exact sums.
     pub(super) privacy: Vec<(u64, PrivacySpent)>,
     /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
@@ -151,8 +151,8 @@ impl RunResults {
         })
     }
 
-    /// Combines runs of one track each into one run, whose tracks have the given names. The runs have
-    /// the same devices, seeds and evaluated rounds. Returns `None` without runs.
+    /// Combines runs of one track each into one run, whose tracks have the given names. The runs
+    /// have the same devices, seeds and evaluated rounds. Returns `None` without runs.
     pub(super) fn combined(name: &str, runs: Vec<(String, Self)>) -> Option<Self> {
         let mut runs = runs.into_iter().map(|(method, mut run)| {
             run.tracks.iter_mut().for_each(|track| track.label.clone_from(&method));

@@ -159,8 +159,8 @@ impl GraphRule {
         (!self.is_committed(cohort)).then(|| self.shape(cohort, cohort as usize).threshold)
     }
 
-    /// Returns the smallest number of honest devices in a sum over `members` devices, if `colluding`
-    /// of them collude: t − c on the full graph, and (n − c)/2 − d on a sparse one
+    /// Returns the smallest number of honest devices in a sum over `members` devices, if
+    /// `colluding` of them collude: t − c on the full graph, and (n − c)/2 − d on a sparse one
     /// ([`parameters`]).
     pub fn honest_in_sum(self, cohort: u32, members: usize, colluding: usize) -> usize {
         let shape = self.shape(cohort, members);

@@ -18,7 +18,8 @@ use crate::roster_renewal::RenewalError;
 pub enum ServerEvent<'a> {
     /// Devices hold no examples out, so that nothing will be known of their error.
     NothingHeldOut,
-    /// The keys of the authority are not here: devices enrol elsewhere, and rosters are signed there.
+    /// The keys of the authority are not here: devices enrol elsewhere, and rosters are signed
+    /// there.
     NoAuthorityKeys,
     /// The roster expires soon, and the keys to sign another are not here.
     RosterExpires {

@@ -116,7 +116,8 @@ impl Attack {
         Self { test, host: Some(host), exchange, devices }
     }
 
-    /// Ends the server and starts another one at the same address: another session, which continues the numbers of the first.
+    /// Ends the server and starts another one at the same address: another session, which continues
+    /// the numbers of the first.
     pub(super) async fn begin_another_session(&mut self) {
         let setup = self.exchange.as_ref().unwrap().last_setup();
         self.begin_another_session_after(setup).await;
@@ -170,7 +171,8 @@ impl Attack {
         sums
     }
 
-    /// Each device's loss at w and its update from there in a reproducible round, as only the device should know them.
+    /// Each device's loss at w and its update from there in a reproducible round, as only the
+    /// device should know them.
     pub(super) fn secrets(&self, w: &Params) -> Vec<(f64, Vec<u64>)> {
         let (trainer, federation) = (self.test.trainer(), &self.test.federation);
         let mut worker = trainer.worker();
@@ -206,7 +208,8 @@ impl Attack {
         Params::from(entries.collect::<Vec<f32>>())
     }
 
-    /// Asks something in another round, so that the next question is asked under new keys, of another cohort.
+    /// Asks something in another round, so that the next question is asked under new keys, of
+    /// another cohort.
     pub(super) async fn let_the_keys_go(&mut self) {
         let asked = Asked::new(1000, vec![update(self.model(), Weighting::everyone())]);
         self.ask(asked).await.unwrap();

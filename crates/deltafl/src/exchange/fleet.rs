@@ -39,7 +39,8 @@ pub(super) struct Fleet<'a, C, P> {
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
     cohort: Vec<CohortMember>,
-    /// The places of the held-out examples of each device, by federation index; computed on first use.
+    /// The places of the held-out examples of each device, by federation index; computed on first
+    /// use.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<CohortMember>,
@@ -225,8 +226,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.terms.weights.weight(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
-    /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
-    /// end. A device that does not count costs nothing.
+    /// The updates that the cohort owes, largest first, so that no thread and no process is left
+    /// with a giant at the end. A device that does not count costs nothing.
     fn pending_updates<'q>(&self, round: &'q Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);

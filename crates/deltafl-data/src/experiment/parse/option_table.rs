@@ -25,7 +25,8 @@ pub(super) struct OptionTable {
 }
 
 impl OptionTable {
-    /// Reads a table; `what` names it in messages. `extra` contains `l2` if the table may contain it.
+    /// Reads a table; `what` names it in messages. `extra` contains `l2` if the table may contain
+    /// it.
     pub(super) fn read(
         section: Spanned<DeValue<'_>>,
         what: &str,

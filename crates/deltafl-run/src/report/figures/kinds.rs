@@ -157,8 +157,8 @@ pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the tables. Values outside
-/// the bins are marked at the nearest edge.
+/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the tables. Values
+/// outside the bins are marked at the nearest edge.
 fn marks(
     spread: &DeviceSpread,
     look: Look,
