@@ -41,6 +41,30 @@ impl Case {
     }
 }
 
+/// A case that is built when a test needs it.
+struct NamedCase {
+    name: &'static str,
+    build: Box<dyn FnOnce() -> Case>,
+}
+
+impl NamedCase {
+    /// A max-pool or ReLU that flips changes a path, so single devices may differ more.
+    fn loose(self) -> Self {
+        Self { name: self.name, build: Box::new(|| Case { step_tolerance: 1e-2, ..(self.build)() }) }
+    }
+}
+
+/// Returns a `NamedCase` of the arguments of `Case::new`.
+macro_rules! case {
+    ($name:expr, $federation:expr, $spec:expr, $batch:expr, $rate:expr $(,)?) => {
+        NamedCase {
+            name: $name,
+            build: Box::new(move || Case::new($name, $federation, $spec, $batch, $rate)),
+        }
+    };
+}
+use case;
+
 /// Returns a perturbed initial iterate, because some models start from zero.
 fn drawn(model: &dyn Model, seed: u64) -> Params {
     let mut stream = Stream::new(seed, Purpose::Init, 0, 0);
@@ -124,44 +148,40 @@ fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
 
 /// Returns every case with kernels. If `DELTAFL_GPU_CASES` is set, only those whose names start
 /// with one of its comma-separated words, because a memory checker takes minutes for all of them.
-pub(crate) fn every_case() -> Vec<Case> {
+pub(crate) fn every_case() -> impl Iterator<Item = Case> {
     let mut cases = all_cases();
     if let Ok(words) = std::env::var("DELTAFL_GPU_CASES") {
         cases.retain(|case| words.split(',').any(|word| case.name.starts_with(word)));
         assert!(!cases.is_empty(), "DELTAFL_GPU_CASES={words} names no case");
     }
-    cases
+    cases.into_iter().map(|case| (case.build)())
 }
 
-fn all_cases() -> Vec<Case> {
+fn all_cases() -> Vec<NamedCase> {
     let gru = |embedding| sized(&GRU, "embedding", embedding);
     vec![
-        Case::new("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),
-        Case::new(
+        case!("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),
+        case!(
             "linear, normalised images",
             images(77, 5).normalised(Normalise::Standard),
             ModelSpec::LINEAR,
             16,
             0.05,
         ),
-        Case::new("linear, images of many classes", images(100, 100), ModelSpec::LINEAR, 16, 0.05),
-        Case::new("linear, images in large batches", images(784, 62), ModelSpec::LINEAR, 20, 0.05),
-        Case::new("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
-        Case::new("perceptron, images", images(784, 62), PERCEPTRON.spec(), 10, 0.1),
-        Case::new("perceptron, tables", tables(13, 3), sized(&PERCEPTRON, "hidden", 33), 16, 0.5),
-        Case::new("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
-        Case::new("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
-        Case {
-            // A max-pool or ReLU that flips changes a path, so single devices may differ more.
-            step_tolerance: 1e-2,
-            ..Case::new("conv-net, images", images(784, 62), conv_net(), 16, 0.1)
-        },
-        Case { step_tolerance: 1e-2, ..Case::new("conv-net, tables", tables(784, 10), conv_net(), 10, 0.1) },
-        Case::new("lstm, words", words(25, 2000, 2), LSTM.spec(), 10, 0.5),
-        Case::new("lstm, short texts", words(4, 300, 2), LSTM.spec(), 16, 0.5),
-        Case::new("gru, texts", texts(20, 53), gru(0), 16, 0.5),
-        Case::new("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
-        Case::new("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
+        case!("linear, images of many classes", images(100, 100), ModelSpec::LINEAR, 16, 0.05),
+        case!("linear, images in large batches", images(784, 62), ModelSpec::LINEAR, 20, 0.05),
+        case!("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
+        case!("perceptron, images", images(784, 62), PERCEPTRON.spec(), 10, 0.1),
+        case!("perceptron, tables", tables(13, 3), sized(&PERCEPTRON, "hidden", 33), 16, 0.5),
+        case!("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
+        case!("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
+        case!("conv-net, images", images(784, 62), conv_net(), 16, 0.1).loose(),
+        case!("conv-net, tables", tables(784, 10), conv_net(), 10, 0.1).loose(),
+        case!("lstm, words", words(25, 2000, 2), LSTM.spec(), 10, 0.5),
+        case!("lstm, short texts", words(4, 300, 2), LSTM.spec(), 16, 0.5),
+        case!("gru, texts", texts(20, 53), gru(0), 16, 0.5),
+        case!("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
+        case!("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
     ]
     .into_iter()
     .chain(general_cases())
@@ -170,7 +190,7 @@ fn all_cases() -> Vec<Case> {
 }
 
 /// Returns shapes without specialised kernels.
-fn general_cases() -> Vec<Case> {
+fn general_cases() -> Vec<NamedCase> {
     let channels = |pair| CONV_NET.spec_with([("channels", OptionValue::WholePair(pair))]).unwrap();
     let intercept =
         |model: &'static ModelDefinition| model.spec_with([("intercept", OptionValue::Truth(true))]).unwrap();
@@ -179,31 +199,30 @@ fn general_cases() -> Vec<Case> {
         GRU.spec_with(options).unwrap()
     };
     let convolutions = vec![
-        Case::new("general conv-net", images(784, 10), channels([8, 16]), 16, 0.1),
-        Case::new("general conv-net in large batches", images(784, 62), conv_net(), 20, 0.1),
-        Case::new("general conv-net, larger tables", tables(1024, 7), channels([33, 70]), 10, 0.1),
-        Case::new("general odd conv-net", tables(17 * 17, 3), channels([3, 5]), 8, 0.1),
+        case!("general conv-net", images(784, 10), channels([8, 16]), 16, 0.1),
+        case!("general conv-net in large batches", images(784, 62), conv_net(), 20, 0.1),
+        case!("general conv-net, larger tables", tables(1024, 7), channels([33, 70]), 10, 0.1),
+        case!("general odd conv-net", tables(17 * 17, 3), channels([3, 5]), 8, 0.1),
     ];
-    // A max-pool or ReLU that flips changes a path, so single devices may differ more.
-    let convolutions = convolutions.into_iter().map(|case| Case { step_tolerance: 1e-2, ..case });
+    let convolutions = convolutions.into_iter().map(NamedCase::loose);
     vec![
-        Case::new("general linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.005),
-        Case::new("general wide linear", images(100, 200), ModelSpec::LINEAR, 20, 0.05),
-        Case::new("general linear, intercept", tables(61, 10), intercept(&LINEAR), 8, 0.05),
-        Case::new("general logistic, intercept", tables(50, 2), intercept(&LOGISTIC), 10, 0.5),
-        Case::new("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 600), 40, 0.1),
-        Case::new("general gru 64", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.5),
-        Case::new("general gru 96, large batches", texts(7, 90), sized(&GRU, "hidden", 96), 33, 0.5),
-        Case::new("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
-        Case::new("general gru 49, words", words(5, 40, 7), sized(&GRU, "hidden", 49), 10, 0.5),
-        Case::new("general gru 37, embedded", texts(9, 31), embedded(37), 16, 0.2),
-        Case::new("general gru 300", texts(4, 31), sized(&GRU, "hidden", 300), 16, 0.2),
-        Case::new("general gru 129", texts(6, 31), sized(&GRU, "hidden", 129), 10, 0.2),
-        Case::new("general gru of one time step", texts(1, 31), sized(&GRU, "hidden", 16), 16, 0.2),
-        Case::new("general lstm 64", words(25, 2000, 2), sized(&LSTM, "hidden", 64), 10, 0.5),
-        Case::new("general lstm 49", words(4, 300, 2), sized(&LSTM, "hidden", 49), 16, 0.5),
-        Case::new("general lstm 270", words(4, 300, 2), sized(&LSTM, "hidden", 270), 10, 0.5),
-        Case::new("general lstm 256", words(11, 300, 2), sized(&LSTM, "hidden", 256), 20, 0.5),
+        case!("general linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.005),
+        case!("general wide linear", images(100, 200), ModelSpec::LINEAR, 20, 0.05),
+        case!("general linear, intercept", tables(61, 10), intercept(&LINEAR), 8, 0.05),
+        case!("general logistic, intercept", tables(50, 2), intercept(&LOGISTIC), 10, 0.5),
+        case!("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 600), 40, 0.1),
+        case!("general gru 64", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.5),
+        case!("general gru 96, large batches", texts(7, 90), sized(&GRU, "hidden", 96), 33, 0.5),
+        case!("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
+        case!("general gru 49, words", words(5, 40, 7), sized(&GRU, "hidden", 49), 10, 0.5),
+        case!("general gru 37, embedded", texts(9, 31), embedded(37), 16, 0.2),
+        case!("general gru 300", texts(4, 31), sized(&GRU, "hidden", 300), 16, 0.2),
+        case!("general gru 129", texts(6, 31), sized(&GRU, "hidden", 129), 10, 0.2),
+        case!("general gru of one time step", texts(1, 31), sized(&GRU, "hidden", 16), 16, 0.2),
+        case!("general lstm 64", words(25, 2000, 2), sized(&LSTM, "hidden", 64), 10, 0.5),
+        case!("general lstm 49", words(4, 300, 2), sized(&LSTM, "hidden", 49), 16, 0.5),
+        case!("general lstm 270", words(4, 300, 2), sized(&LSTM, "hidden", 270), 10, 0.5),
+        case!("general lstm 256", words(11, 300, 2), sized(&LSTM, "hidden", 256), 20, 0.5),
     ]
     .into_iter()
     .chain(convolutions)

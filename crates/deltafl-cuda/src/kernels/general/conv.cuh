@@ -45,7 +45,7 @@ struct Taps {
 template <class L>
 struct ConvForward {
   static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
-  static constexpr int M = BATCH * L::QH * L::QW * L::POOL * L::POOL, N = L::O, BM = 128, BN = L::O <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3;
+  static constexpr int M = BATCH * L::QH * L::QW * L::POOL * L::POOL, N = L::O, BM = 128, BN = L::O <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3, A_COPY = 1, B_COPY = 1;
   const float *x, *filters;
   __device__ Window row(int m) const {
     const Position<L> at(m);
@@ -70,7 +70,7 @@ __device__ void conv_forward(const Wave& wave) {
   const Op op{device.arena + L::X, device.w + L::FILTERS};
   float* z = device.arena + L::Z;
   u8* winners = (u8*)(device.arena + L::WINNERS);
-  const auto bias = [&](int n) { return L::BIAS >= 0 ? device.w[L::BIAS + n] : 0.f; };
+  const auto bias = [&](int n) { return L::BIAS >= 0 ? __ldg(device.w + L::BIAS + n) : 0.f; };
   constexpr int TAPS = L::C * L::SIDE * L::SIDE, CELLS = L::QH * L::QW;
   if constexpr (L::POOL == 1) {
     Product<Op>::each(op, blockIdx.x, 0, TAPS, [&](int m, int n, float v) {
@@ -78,7 +78,7 @@ __device__ void conv_forward(const Wave& wave) {
       z[(m / CELLS * L::O + n) * CELLS + m % CELLS] = L::RELU ? fmaxf(v, 0.f) : v;
     });
   } else {
-    Product<Op>::run(op, blockIdx.x, 0, TAPS, [&](int row, int column, const float (&sums)[4]) {
+    Product<Op>::tiles(op, blockIdx.x, 0, TAPS, [&](int row, int column, const float (&sums)[4]) {
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         float most = sums[e];
@@ -120,7 +120,7 @@ __device__ void conv_widen(const Wave& wave) {
 template <class L>
 struct ConvBackward {
   static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
-  static constexpr int M = BATCH * L::H * L::W, N = L::C, BM = 128, BN = L::C <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3;
+  static constexpr int M = BATCH * L::H * L::W, N = L::C, BM = 128, BN = L::C <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3, A_COPY = 1, B_COPY = 1;
   const float *x, *filters; // x: the slopes before pooling
   /// With a stride, a tap that is inside has a row and a column that the stride divides.
   __device__ Window row(int m) const {
@@ -150,7 +150,7 @@ __device__ void conv_backward(const Wave& wave) {
   float* dx = device.arena + L::DX;
   Product<ConvBackward<L>>::each(op, blockIdx.x, 0, L::O * L::SIDE * L::SIDE, [&](int m, int n, float v) {
     const int at = (m / (L::H * L::W) * L::C + n) * (L::H * L::W) + m % (L::H * L::W);
-    dx[at] = !L::CUT || x[at] > 0.f ? v : 0.f;
+    dx[at] = !L::CUT || __ldg(x + at) > 0.f ? v : 0.f;
   });
 }
 
@@ -158,7 +158,7 @@ __device__ void conv_backward(const Wave& wave) {
 template <class L>
 struct ConvGradient {
   static constexpr bool A_ROWS = true, B_ROWS = true, LONG = true;
-  static constexpr int M = L::O, N = L::C * L::SIDE * L::SIDE, BM = L::O <= 32 ? 32 : 64, BN = 64, WM = BM / 2, WN = 16, DEPTH = 16, STAGES = 4;
+  static constexpr int M = L::O, N = L::C * L::SIDE * L::SIDE, BM = L::O <= 32 ? 32 : 64, BN = 64, WM = BM / 2, WN = 16, DEPTH = 16, STAGES = 4, A_COPY = 1, B_COPY = 1;
   static constexpr int HEIGHT = L::POOL * L::QH, WIDTH = L::POOL * L::QW, SUM = BATCH * HEIGHT * WIDTH;
   static constexpr int EACH = (SUM + L::SPLITS * DEPTH - 1) / (L::SPLITS * DEPTH) * DEPTH; // products of a part
   const float *x, *dz; // dz: the slopes before pooling

@@ -3,6 +3,7 @@
 //   TRANSPOSED           W is stored as I × O
 //   W, BIAS              places of W and b (−1: none) in the parameters
 //   X, Z, DZ, DX         places of x, z and their slopes in the arena
+//   TILE                 rows of a tile of W's gradient
 //   BIAS_DZ, BIAS_ROWS   the slopes whose sum is that of b
 //   CUT                  x comes from a ReLU, and so do its slopes
 
@@ -10,6 +11,7 @@ template <class L>
 struct DenseForward {
   static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = !L::TRANSPOSED, LONG = true;
   static constexpr int M = L::ROWS, N = L::O, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
+  static constexpr int A_COPY = smaller(copied_at_once(L::I), BM * DEPTH / 256), B_COPY = copied_at_once(L::TRANSPOSED ? L::O : L::I);
   const float *x, *w;
   __device__ const float* row(int m) const { return x + m * L::I; }
   __device__ int tap(int k) const { return k; }
@@ -24,7 +26,7 @@ __device__ void dense_forward(const Wave& wave) {
   const DenseForward<L> op{device.arena + L::X, device.w + L::W};
   float* z = device.arena + L::Z;
   Product<DenseForward<L>>::each(op, blockIdx.x, 0, L::I, [&](int m, int n, float v) {
-    if (L::BIAS >= 0) v += device.w[L::BIAS + n];
+    if (L::BIAS >= 0) v += __ldg(device.w + L::BIAS + n);
     z[m * L::O + n] = L::RELU ? fmaxf(v, 0.f) : v;
   });
 }
@@ -34,6 +36,7 @@ template <class L>
 struct DenseBackward {
   static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = L::TRANSPOSED, LONG = true;
   static constexpr int M = L::ROWS, N = L::I, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
+  static constexpr int A_COPY = smaller(copied_at_once(L::O), BM * DEPTH / 256), B_COPY = copied_at_once(L::TRANSPOSED ? L::O : L::I);
   const float *x, *w; // x: the slopes of z
   __device__ const float* row(int m) const { return x + m * L::O; }
   __device__ int tap(int k) const { return k; }
@@ -50,7 +53,7 @@ __device__ void dense_backward(const Wave& wave) {
   float* dx = device.arena + L::DX;
   Product<DenseBackward<L>>::each(op, blockIdx.x, 0, L::O, [&](int m, int n, float v) {
     const int at = m * L::I + n;
-    dx[at] = !L::CUT || x[at] > 0.f ? v : 0.f;
+    dx[at] = !L::CUT || __ldg(x + at) > 0.f ? v : 0.f;
   });
 }
 
@@ -58,7 +61,8 @@ __device__ void dense_backward(const Wave& wave) {
 template <class L>
 struct DenseGradient {
   static constexpr bool A_ROWS = false, B_ROWS = false, LONG = true;
-  static constexpr int M = L::TRANSPOSED ? L::I : L::O, N = L::TRANSPOSED ? L::O : L::I, BM = 64, BN = 64, WM = 32, WN = 16, DEPTH = 16, STAGES = L::ROWS <= 16 ? 2 : 4;
+  static constexpr int M = L::TRANSPOSED ? L::I : L::O, N = L::TRANSPOSED ? L::O : L::I, BM = L::TILE, BN = 64, WM = 32, WN = BM / 4, DEPTH = 16, STAGES = L::ROWS <= 16 ? 2 : BM == 64 ? 4 : 3;
+  static constexpr int A_COPY = copied_at_once(M), B_COPY = copied_at_once(N);
   const float *x, *right;
   __device__ const float* row(int m) const { return x + m; }
   __device__ int tap(int k) const { return k * M; }
@@ -101,5 +105,5 @@ __device__ void dense_descend(const Wave& wave) {
   if (blockIdx.x >= Gradient::TILES) return descend_biases<L>(device, blockIdx.x - Gradient::TILES);
   const float *x = device.arena + L::X, *dz = device.arena + L::DZ;
   const DenseGradient<L> op{L::TRANSPOSED ? x : dz, L::TRANSPOSED ? dz : x};
-  Gradient::each(op, blockIdx.x, 0, L::ROWS, [&](int m, int n, float v) { device.descend(L::W + m * DenseGradient<L>::N + n, v); });
+  Gradient::descend(op, blockIdx.x, 0, L::ROWS, device, L::W);
 }

@@ -12,7 +12,6 @@
 // b_ih is part of the contributions of the inputs.
 
 constexpr int EXAMPLES = 16, CELL_UNITS = 16;
-__host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 template <int GATES, class L>
 struct CellShape {

@@ -12,7 +12,7 @@ template <class L, int GATES>
 struct Resident {
   static constexpr int UNITS = L::UNITS, BLOCKS = L::BLOCKS, WIDE = (UNITS + 15) / 16 * 16, THREADS = 4 * UNITS;
   static constexpr int CHUNKS = BLOCKS * WIDE / 16;
-  static constexpr int pitch(int n) { return n % 32 == 16 ? n : n + 16; }
+  static __host__ __device__ constexpr int pitch(int n) { return n % 32 == 16 ? n : n + 16; }
   static constexpr int FORWARD_PITCH = pitch(WIDE), BACKWARD_PITCH = pitch(GATES * WIDE);
   static constexpr int FORWARD_PART = EXAMPLES * FORWARD_PITCH, BACKWARD_PART = EXAMPLES * BACKWARD_PITCH;
 };
@@ -201,13 +201,18 @@ __device__ void resident_forward(const Wave& wave) {
         store_two<H>(states_at + here.rows[i] * H, here.unit, 0.f, 0.f);
         if (Cell::HAS_CELLS) store_two<H>(inner_at + here.rows[i] * H, here.unit, 0.f, 0.f);
       }
-  for (int t = 0; t < L::LEN; t++) {
-    float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
-    float2 inputs[2][GATES];
+  // The contributions of the inputs arrive while states are exchanged.
+  float2 inputs[2][GATES];
+  const auto fetch = [&](int t) {
+    const float* from = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int gate = 0; gate < GATES; gate++) inputs[i][gate] = here.valid[i] ? load_two<H>(gates_at + (here.rows[i] * GATES + gate) * H, here.unit) : make_float2(0.f, 0.f);
+      for (int gate = 0; gate < GATES; gate++) inputs[i][gate] = here.valid[i] ? load_two<H>(from + (here.rows[i] * GATES + gate) * H, here.unit) : make_float2(0.f, 0.f);
+  };
+  fetch(0);
+  for (int t = 0; t < L::LEN; t++) {
+    float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
     float sums[GATES][4];
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) sums[gate][0] = sums[gate][2] = bias[gate].x, sums[gate][1] = sums[gate][3] = bias[gate].y;
@@ -237,7 +242,7 @@ __device__ void resident_forward(const Wave& wave) {
         if (TRAINS || L::SEQUENCE || t == L::LEN - 1) store_two<H>(states_at + (size_t)(at + BATCH) * H, here.unit, before[2 * i], before[2 * i + 1]);
       }
     }
-    if (t + 1 < L::LEN) states.share(t + 1);
+    if (t + 1 < L::LEN) fetch(t + 1), states.share(t + 1);
   }
   states.end();
 }
@@ -269,21 +274,25 @@ __device__ void resident_backward(const Wave& wave) {
       const float2 last = here.valid[i] ? load_two<H>(inner_at + (size_t)(L::LEN * BATCH + here.rows[i]) * H, here.unit) : make_float2(0.f, 0.f);
       after[2 * i] = last.x, after[2 * i + 1] = last.y;
     }
-  for (int t = L::LEN - 1; t >= 0; t--) {
-    float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
-    float* of_inner_at = device.arena + L::INNER_SLOPES + (size_t)t * BATCH * GATES * H + here.unit;
-    float2 saved[2][GATES], inner[2], before[2], from_output[2];
+  float2 saved[2][GATES], inner[2], before[2], from_output[2];
+  const auto fetch = [&](int t) {
+    const float* from = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
     const float2 none = make_float2(0.f, 0.f);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const size_t at = t * BATCH + here.rows[i];
 #pragma unroll
-      for (int gate = 0; gate < GATES; gate++) saved[i][gate] = here.valid[i] ? load_two<H>(gates_at + (here.rows[i] * GATES + gate) * H, here.unit) : none;
+      for (int gate = 0; gate < GATES; gate++) saved[i][gate] = here.valid[i] ? load_two<H>(from + (here.rows[i] * GATES + gate) * H, here.unit) : none;
       inner[i] = here.valid[i] && !Cell::HAS_CELLS ? load_two<H>(inner_at + at * H, here.unit) : none;
       before[i] = here.valid[i] ? load_two<H>((!Cell::HAS_CELLS ? states_at : inner_at) + at * H, here.unit) : none;
       const bool has_output = here.valid[i] && (L::SEQUENCE || t == L::LEN - 1);
       from_output[i] = has_output ? load_two<H>(dh_at + (L::SEQUENCE ? at : here.rows[i]) * H, here.unit) : none;
     }
+  };
+  fetch(L::LEN - 1);
+  for (int t = L::LEN - 1; t >= 0; t--) {
+    float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
+    float* of_inner_at = device.arena + L::INNER_SLOPES + (size_t)t * BATCH * GATES * H + here.unit;
     float sums[GATES][4] = {};
     if (t < L::LEN - 1) {
       const float* dz = slopes.all(t);
@@ -312,7 +321,7 @@ __device__ void resident_backward(const Wave& wave) {
         }
       }
     }
-    if (t > 0) slopes.share(t - 1);
+    if (t > 0) fetch(t - 1), slopes.share(t - 1);
   }
   slopes.end();
 }

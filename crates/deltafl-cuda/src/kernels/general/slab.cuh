@@ -161,7 +161,7 @@ __device__ void slab_forward(const Wave& wave) {
       int example, m;
       const int n = column + 2 * t + (e & 1);
       if (rows.decode(row + g + (e >> 1) * 8, example, m) && n < L::O && (L::POOL == 1 || (g & 3) == 0)) {
-        const float v = most + (L::BIAS >= 0 ? device.w[L::BIAS + n] : 0.f);
+        const float v = most + (L::BIAS >= 0 ? __ldg(device.w + L::BIAS + n) : 0.f);
         const int at = ((rows.first_example + example) * L::O + n) * CELLS + m / (L::POOL * L::POOL);
         const bool flat = L::RELU && !(v > 0.f) && v == v;
         z[at] = flat ? 0.f : v;
@@ -177,7 +177,7 @@ __device__ void slab_forward(const Wave& wave) {
 template <class L>
 struct SlopeSlab {
   static constexpr int LEFT = L::SIDE - 1 - L::PAD, HEIGHT = (L::POOL * L::QH - 1) * L::STRIDE + 1, WIDTH = (L::POOL * L::QW - 1) * L::STRIDE + 1;
-  static constexpr int larger(int a, int b) { return a > b ? a : b; }
+  static __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
   static constexpr int WIDE = WIDTH + larger(LEFT, L::W + L::SIDE - 1 - LEFT - WIDTH), TALL = HEIGHT + larger(LEFT, L::H + L::SIDE - 1 - LEFT - HEIGHT);
   static constexpr int MAP = TALL * WIDE, FIRST = LEFT * WIDE + LEFT, LEN = L::O * MAP + FIRST;
 };
@@ -223,7 +223,7 @@ __device__ void slab_backward(const Wave& wave) {
       const int n = column + 2 * t + (e & 1);
       if (rows.decode(row + g + (e >> 1) * 8, example, m) && n < L::C) {
         const size_t at = (size_t)((rows.first_example + example) * L::C + n) * POSITIONS + m;
-        dx[at] = !L::CUT || x[at] > 0.f ? sums[e] : 0.f;
+        dx[at] = !L::CUT || __ldg(x + at) > 0.f ? sums[e] : 0.f;
       }
     }
   });

@@ -46,12 +46,12 @@ struct Device {
   }
   __device__ Device(const Wave& wave) : Device(wave, wave.now[blockIdx.y]) {}
 
-  /// w ← keep·w + pull·anchor − γ·slope.
-  __device__ void descend(int at, float slope) const {
-    float moved = fmaf(w[at], now.keep, -now.rate * slope);
-    if (now.pull != 0.f) moved = fmaf(now.pull, anchor[at], moved);
-    w[at] = moved;
+  /// keep·w + pull·anchor − γ·slope.
+  __device__ float moved(int at, float slope) const {
+    const float moved = fmaf(w[at], now.keep, -now.rate * slope);
+    return now.pull != 0.f ? fmaf(now.pull, anchor[at], moved) : moved;
   }
+  __device__ void descend(int at, float slope) const { w[at] = moved(at, slope); }
 };
 
 /// The first kernel of a step determines the batch of each device, and writes its labels.

@@ -244,6 +244,7 @@ impl Builder {
         let (rows, outputs) = (self.batch * x.rows, z.width);
         let mut places = places.into_iter();
         let (weights, bias) = (places.next(), places.next());
+        let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
         let layer = self.sizes(&[
             ("ROWS", rows as i64),
             ("I", x.width as i64),
@@ -256,6 +257,7 @@ impl Builder {
             ("DZ", or_none(z.slopes)),
             ("BIAS_DZ", or_none(z.slopes)),
             ("BIAS_ROWS", rows as i64),
+            ("TILE", gradient_tile(m) as i64),
             ("TRANSPOSED", transposed.into()),
             ("RELU", relu.into()),
             ("CUT", x.cut.into()),
@@ -271,8 +273,7 @@ impl Builder {
                 let blocks = tiles(rows, x.width, tile);
                 backward.push(self.kernel(&format!("dense_backward<{layer}>(wave)"), blocks, THREADS));
             }
-            let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
-            let blocks = tiles(m, n, 64) + bias.map_or(0, |_| outputs.div_ceil(32));
+            let blocks = tiles(m, n, gradient_tile(m)) + bias.map_or(0, |_| outputs.div_ceil(32));
             backward.push(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS).beside(1));
             self.backward.push(backward);
         }
@@ -307,9 +308,20 @@ impl Builder {
         }
         let _ = writeln!(text, "constexpr size_t ARENA = {};", self.arena);
         let _ = writeln!(text, "constexpr bool TRAINS = {};", self.trains);
-        for header in
-            ["wave", "product", "dense", "conv", "slab", "recurrent", "resident", "table", "maps", "head"]
-        {
+        const HEADERS: [&str; 11] = [
+            "wave",
+            "product",
+            "dense",
+            "conv",
+            "slab",
+            "fold",
+            "recurrent",
+            "resident",
+            "table",
+            "maps",
+            "head",
+        ];
+        for header in HEADERS {
             let _ = writeln!(text, "#include \"general/{header}.cuh\"");
         }
         text += &self.flat_index();
@@ -340,6 +352,11 @@ impl Builder {
         }
         text + "  return -1;\n}\n"
     }
+}
+
+/// Returns the rows of a tile of a gradient with `m` rows. Large tiles need fewer loads per product.
+fn gradient_tile(m: usize) -> usize {
+    if m >= 512 { 128 } else { 64 }
 }
 
 /// Returns a place, or −1 for none.

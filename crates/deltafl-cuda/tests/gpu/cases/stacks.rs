@@ -3,7 +3,7 @@
 use deltafl::model::ModelSpec;
 use deltafl::model::stack::{Layer, STACK};
 
-use super::{Case, images, tables, texts, words};
+use super::{Case, NamedCase, case, images, tables, texts, words};
 
 fn stack(layers: Vec<Layer>) -> ModelSpec {
     STACK.spec().with_layers(layers)
@@ -14,11 +14,11 @@ pub(super) fn with_dropout() -> ModelSpec {
     stack(vec![Layer::Dense { units: 8, bias: true }, Layer::Dropout { rate: 0.5 }])
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<NamedCase> {
     let conv = |channels, size, padding| Layer::Conv2d { channels, size, stride: 1, padding };
     let dense = |units| Layer::Dense { units, bias: true };
     let halved = || Layer::MaxPool { size: 2, stride: 2 };
-    let network = |first, second| {
+    let network = move |first, second| {
         let layers = [conv(first, 5, 0), Layer::Relu, halved(), conv(second, 5, 0), Layer::Relu, halved()];
         stack(layers.into_iter().chain([Layer::Flatten]).collect())
     };
@@ -64,17 +64,15 @@ pub(super) fn cases() -> Vec<Case> {
         Layer::GroupNorm { groups: 5 },
         Layer::Gelu,
     ];
-    // A max-pool or ReLU that flips changes a path, so single devices may differ more.
-    let loose = |case| Case { step_tolerance: 1e-2, ..case };
     vec![
-        loose(Case::new("stack of colour images", images(3 * 24 * 24, 7), network(12, 20), 16, 0.1)),
-        loose(Case::new("stack with residuals", tables(256, 4), stack(residual), 10, 0.05)),
-        loose(Case::new("stack with other pools", tables(3 * 81, 4), stack(pooled), 20, 0.05)),
-        loose(Case::new("stack with norms", tables(30, 4), stack(normal), 16, 0.05)),
-        Case::new("stack of recurrent layers", words(7, 60, 5), stack(recurrent), 12, 0.2),
-        Case::new("stack of a bag", words(7, 60, 5), stack(bag), 16, 0.2),
-        Case::new("stack of one-hot texts", texts(4, 20), stack(flat), 16, 0.2),
-        Case::new("stack on vectors", words(6, 60, 3), stack(vectors), 33, 0.2),
-        Case::new("stack that is linear", tables(61, 10), stack(Vec::new()), 8, 0.05),
+        case!("stack of colour images", images(3 * 24 * 24, 7), network(12, 20), 16, 0.1).loose(),
+        case!("stack with residuals", tables(256, 4), stack(residual), 10, 0.05).loose(),
+        case!("stack with other pools", tables(3 * 81, 4), stack(pooled), 20, 0.05).loose(),
+        case!("stack with norms", tables(30, 4), stack(normal), 16, 0.05).loose(),
+        case!("stack of recurrent layers", words(7, 60, 5), stack(recurrent), 12, 0.2),
+        case!("stack of a bag", words(7, 60, 5), stack(bag), 16, 0.2),
+        case!("stack of one-hot texts", texts(4, 20), stack(flat), 16, 0.2),
+        case!("stack on vectors", words(6, 60, 3), stack(vectors), 33, 0.2),
+        case!("stack that is linear", tables(61, 10), stack(Vec::new()), 8, 0.05),
     ]
 }

@@ -8,12 +8,13 @@ use crate::model::general::network::Convolution;
 const SHORTEST_PART: usize = 512;
 /// Blocks per device that keep a GPU busy with few devices.
 const FEW_BLOCKS: usize = 8;
-/// Bytes of shared memory of which two blocks fit on a multiprocessor of any supported GPU.
-const SLAB_BYTES: usize = 80 * 1024;
+/// Bytes of shared memory of a block, of which two fit on a multiprocessor of compute capability 9.0,
+/// and of a block of every supported GPU.
+const SLAB_BYTES: [usize; 2] = [110 * 1024, 80 * 1024];
 /// The most positions in a piece of a gradient's sum.
 const PIECE: usize = 128;
 /// The most tiles of a warp, whose sums are in registers.
-const MOST_TILES: usize = 12;
+const MOST_TILES: usize = 16;
 /// The warps of a block along the rows and the columns.
 const WARPS: [[usize; 2]; 3] = [[8, 1], [4, 2], [2, 4]];
 
@@ -45,7 +46,12 @@ impl Tiles {
     }
 
     /// Returns the fastest tiles of a product with slabs of this many bytes per example.
-    fn of_slab(batch: usize, positions: usize, columns: usize, sum: usize, slab: usize) -> Option<Self> {
+    fn of_slab(
+        batch: usize,
+        [positions, columns, sum]: [usize; 3],
+        slab: usize,
+        memory: usize,
+    ) -> Option<Self> {
         let mut best: Option<Self> = None;
         for warps in WARPS {
             for tiles in (1..=4).flat_map(|rows| (1..=4).map(move |columns| [rows, columns])) {
@@ -55,7 +61,7 @@ impl Tiles {
                 let shared =
                     images * slab.next_multiple_of(16) + 4 * (3 * wide * 36 + sum.next_multiple_of(32));
                 if tiles[0] * tiles[1] > MOST_TILES
-                    || shared > SLAB_BYTES
+                    || shared > memory
                     || positions.div_ceil(pieces).next_multiple_of(16) > most
                 {
                     continue;
@@ -82,11 +88,17 @@ impl Tiles {
     }
 }
 
+/// The division of the product that returns the slopes of the input.
+enum SlopesPlan {
+    Slab(Tiles),
+    Fold(Fold),
+}
+
 /// The kernels of a convolution with maps in shared memory.
 struct Slabs {
     forward: Tiles,
     /// Unless the input needs no slopes.
-    backward: Option<Tiles>,
+    backward: Option<SlopesPlan>,
     gradient: Tiles,
     /// Rows of the convolution in a piece of the gradient's sum, and parts of that sum.
     lines: usize,
@@ -94,7 +106,7 @@ struct Slabs {
 }
 
 impl Slabs {
-    fn new(convolution: &Convolution, batch: usize, needs_slopes: bool) -> Option<Self> {
+    fn new(convolution: &Convolution, batch: usize, needs_slopes: bool, memory: usize) -> Option<Self> {
         let [channels, height, width] = convolution.input;
         let (side, padding, stride) = (convolution.side, convolution.padding, convolution.stride);
         let [filters, rows, columns] = convolution.output();
@@ -105,7 +117,7 @@ impl Slabs {
         let taps = side * side;
         let (tall, wide) = (pool * rows, pool * columns);
         let input = 4 * channels * (height + 2 * padding) * (width + 2 * padding);
-        let forward = Tiles::of_slab(batch, tall * wide, filters, channels * taps, input)?;
+        let forward = Tiles::of_slab(batch, [tall * wide, filters, channels * taps], input, memory)?;
         // As `SlopeSlab`.
         let left = side - 1 - padding;
         let with_border = |len: usize, input: usize| {
@@ -114,14 +126,22 @@ impl Slabs {
         };
         let [map_rows, map_columns] = [with_border(tall, height), with_border(wide, width)];
         let slopes = 4 * (filters * map_rows * map_columns + left * (map_columns + 1));
-        let backward = Tiles::of_slab(batch, height * width, channels, filters * taps, slopes);
-        let backward = if needs_slopes { Some(backward?) } else { None };
-        let (gradient, lines, splits) = Self::gradient(convolution, batch)?;
+        let backward = Tiles::of_slab(batch, [height * width, channels, filters * taps], slopes, memory);
+        let slab = backward.map(|tiles| (tiles.cost * (filters * taps).div_ceil(8) as f64, tiles));
+        let backward = match (needs_slopes, slab, Fold::new(convolution, batch, memory)) {
+            (false, _, _) => None,
+            (true, Some((cost, tiles)), fold) if fold.as_ref().is_none_or(|fold| cost <= fold.cost) => {
+                Some(SlopesPlan::Slab(tiles))
+            }
+            (true, _, Some(fold)) => Some(SlopesPlan::Fold(fold)),
+            (true, _, None) => return None,
+        };
+        let (gradient, lines, splits) = Self::gradient(convolution, batch, memory)?;
         Some(Self { forward, backward, gradient, lines, splits })
     }
 
     /// Returns the tiles, lines and splits of the gradient.
-    fn gradient(convolution: &Convolution, batch: usize) -> Option<(Tiles, usize, usize)> {
+    fn gradient(convolution: &Convolution, batch: usize, memory: usize) -> Option<(Tiles, usize, usize)> {
         let ([channels, _, width], [filters, rows, columns]) = (convolution.input, convolution.output());
         let (side, pool) = (convolution.side, if convolution.pool { 2 } else { 1 });
         let (taps, tall, wide) = (side * side, pool * rows, pool * columns);
@@ -143,13 +163,65 @@ impl Slabs {
                 let shared = 4 * (most * (length + 4) + (maps * map + border).next_multiple_of(4) + length);
                 let blocks = of_sum * splits;
                 let cost = of_sum as f64 * Tiles::time(tiles);
-                if shared <= SLAB_BYTES && best.is_none_or(|(best, _)| cost < best.cost) {
+                if shared <= memory && best.is_none_or(|(best, _)| cost < best.cost) {
                     let tiles = Tiles { warps, tiles, images: 1, pieces: 1, blocks, shared, cost };
                     best = Some((tiles, splits));
                 }
             }
         }
         best.map(|(tiles, splits)| (tiles, lines, splits))
+    }
+}
+
+/// The slopes of the input as a product and a sum (`fold.cuh`).
+struct Fold {
+    channels: usize,
+    /// Examples of a block.
+    each: usize,
+    warps: [usize; 2],
+    /// 16 × 8 tiles of a warp.
+    tiles: [usize; 2],
+    blocks: usize,
+    shared: usize,
+    /// The time of a device, as that of `Tiles`.
+    cost: f64,
+}
+
+impl Fold {
+    /// Returns the fastest division, if one fits into shared memory.
+    fn new(convolution: &Convolution, batch: usize, memory: usize) -> Option<Self> {
+        let ([all, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
+        let pool = if convolution.pool { 4 } else { 1 };
+        let positions = (pool * rows * columns).next_multiple_of(16);
+        let taps = convolution.side * convolution.side;
+        let mut best: Option<Self> = None;
+        for channels in (1..=all).take_while(|&channels| channels <= 8) {
+            let entries = channels * taps;
+            let wide = entries.next_multiple_of(8);
+            let pitches = positions + 8 + wide.next_multiple_of(16) + 8;
+            let shared = 4 * (filters.next_multiple_of(8) * pitches + entries * (positions + 4));
+            if shared > memory {
+                break;
+            }
+            for warps in [[1, 8], [2, 4], [4, 2], [8, 1]] {
+                let column_tiles = (wide / 8).div_ceil(warps[1]);
+                let passes = (positions / 16).div_ceil(warps[0] * (MOST_TILES / column_tiles).max(1));
+                let row_tiles = (positions / 16).div_ceil(warps[0] * passes);
+                let groups = all.div_ceil(channels);
+                let each = if groups * batch >= 32 { 2 } else { 1 };
+                let product =
+                    passes as f64 * filters.div_ceil(8) as f64 * Tiles::time([row_tiles, column_tiles]);
+                // Three instructions per contribution.
+                let sum = (channels * height * width).div_ceil(THREADS as usize) * taps * 3;
+                let cost = (groups * batch) as f64 * (product + sum as f64);
+                if column_tiles <= MOST_TILES && best.as_ref().is_none_or(|best| cost < best.cost) {
+                    let tiles = [row_tiles, column_tiles];
+                    let blocks = groups * batch.div_ceil(each);
+                    best = Some(Self { channels, each, warps, tiles, blocks, shared, cost });
+                }
+            }
+        }
+        best
     }
 }
 
@@ -164,7 +236,8 @@ impl Builder {
         let (at, slopes) = (self.place(cells), self.slopes(cells));
         let pool = if convolution.pool { 2 } else { 1 };
         let winners = if self.trains && pool == 2 { self.place(cells.div_ceil(4)) } else { 0 };
-        let slabs = Slabs::new(&convolution, batch, self.trains && x.slopes.is_some());
+        let memory = SLAB_BYTES[usize::from(!self.clusters)];
+        let slabs = Slabs::new(&convolution, batch, self.trains && x.slopes.is_some(), memory);
         let is_widened = self.trains && pool == 2 && slabs.is_none();
         let widened = is_widened.then(|| self.place(batch * filters * tall * wide));
         let tiles = filters.div_ceil(narrow(filters)) * taps.div_ceil(64);
@@ -205,8 +278,12 @@ impl Builder {
         if let Some(slabs) = slabs {
             let forward = self.slab_kernel("forward", &layer, slabs.forward, 0, &[]);
             self.forward.push(forward);
-            if let Some(tiles) = slabs.backward {
-                backward.push(self.slab_kernel("backward", &layer, tiles, 0, &[]));
+            match slabs.backward {
+                Some(SlopesPlan::Slab(tiles)) => {
+                    backward.push(self.slab_kernel("backward", &layer, tiles, 0, &[]));
+                }
+                Some(SlopesPlan::Fold(fold)) => backward.push(self.fold_kernel(&layer, &fold)),
+                None => {}
             }
             if self.trains {
                 let others = [("LINES", slabs.lines as i64), ("SPLITS", splits as i64)];
@@ -241,6 +318,20 @@ impl Builder {
         }
         let cut = convolution.relu && !convolution.pool;
         Activation { at, width: filters * rows * columns, rows: 1, slopes, cut }
+    }
+
+    /// Adds the kernel of `fold.cuh`.
+    fn fold_kernel(&mut self, layer: &str, fold: &Fold) -> Launch {
+        let plan = self.sizes(&[
+            ("CHANNELS", fold.channels as i64),
+            ("EACH", fold.each as i64),
+            ("WR", fold.warps[0] as i64),
+            ("WC", fold.warps[1] as i64),
+            ("MT", fold.tiles[0] as i64),
+            ("NT", fold.tiles[1] as i64),
+        ]);
+        let launch = self.kernel(&format!("fold_backward<{layer}, {plan}>(wave)"), fold.blocks, THREADS);
+        Launch { shared: fold.shared as u32, ..launch }
     }
 
     /// Adds a kernel of `slab.cuh`, with blocks in addition to those of the tiles.

@@ -1,6 +1,6 @@
 //! Look-ups in tables, and recurrent layers.
 
-use super::{Activation, Builder, Launch, THREADS, or_none};
+use super::{Activation, Builder, Launch, THREADS, gradient_tile, or_none};
 use crate::model::general::network::{Cell, Recurrent};
 
 /// Examples of a block of a recurrent layer, and its units if a kernel computes one time step.
@@ -50,7 +50,7 @@ impl Resident {
             let backward = pass(OTHER_REGISTERS[1], cell.gates() * wide)?;
             (warps <= MOST_WARPS).then_some(Self { units, blocks, forward, backward })
         };
-        let sizes: &[usize] = if clusters { &[1, 2, 4, 8] } else { &[1] };
+        let sizes: &[usize] = if clusters { &[2, 4, 8] } else { &[1] };
         sizes.iter().find_map(|&blocks| of_blocks(blocks))
     }
 }
@@ -220,9 +220,10 @@ impl Builder {
             ("DZ", (slopes + batch * gates) as i64),
             ("BIAS_DZ", slopes as i64),
             ("BIAS_ROWS", (len * batch) as i64),
+            ("TILE", gradient_tile(gates) as i64),
             ("TRANSPOSED", 0),
         ]);
-        let blocks = gates.div_ceil(64) * hidden.div_ceil(64) + gates.div_ceil(32);
+        let blocks = gates.div_ceil(gradient_tile(gates)) * hidden.div_ceil(64) + gates.div_ceil(32);
         Some(self.kernel(&format!("dense_descend<{layer}>(wave)"), blocks, THREADS).beside(2))
     }
 
