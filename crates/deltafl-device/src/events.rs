@@ -17,10 +17,7 @@ pub enum SessionEvent<'a> {
         round: u64,
     },
     /// The device evaluated params on its held-out examples, in a sum without other questions.
-    Evaluated {
-        /// The number of rounds before the evaluation.
-        rounds: u64,
-    },
+    Evaluated,
     /// The server plans no further round.
     Finished,
     /// The connection ended. The device connects again, unless the observer stops it.

@@ -133,7 +133,7 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
 
     // A finished federation trains further rounds with the same devices, which connect again, and
     // with a device that is started again.
-    devices[0].hear("evaluated the model after 2 rounds");
+    devices[0].hear("evaluated a model on its held-out examples");
     devices[0].hear("training is over");
     drop((serving, devices.pop()));
     devices.extend(data.devices().last().map(device));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::arrow_rows::ArrowRows;
-use super::cell::{Cell, Decimal};
+use super::cell::{Cell, Decimal, number};
 use super::delimited::{Delimited, Dialect};
 use super::error::{ImportError, ImportProblem};
 use super::json_lines::JsonLines;
@@ -126,6 +126,9 @@ impl TableFiles {
             if decimal.is_none() && rows.has_semicolons() {
                 table.decimal = Decimal::Comma;
             }
+            if matches!(format, TableFormat::Delimited(_)) && is_data(&header) {
+                return Err(ImportError::file(&file.name, ImportProblem::NoHeader));
+            }
             let mut seen = HashSet::new();
             if let Some(twice) = header.iter().find(|name| !seen.insert(name.as_str())) {
                 let problem = ImportProblem::DuplicateColumn(twice.clone());
@@ -162,6 +165,13 @@ impl TableFiles {
         cursor.open_next()?;
         Ok(cursor)
     }
+}
+
+/// Whether the names of columns are numbers other than those of a data frame without names.
+fn is_data(header: &[String]) -> bool {
+    let is_number = |name: &String| number(name.trim(), Decimal::Comma).is_some();
+    let is_counted = |first: usize| (first..).zip(header).all(|(i, name)| name.trim() == i.to_string());
+    header.len() > 1 && header.iter().all(is_number) && !is_counted(0) && !is_counted(1)
 }
 
 fn open(file: &LocalFile, format: TableFormat) -> Result<Box<dyn TableRows>, ImportError> {

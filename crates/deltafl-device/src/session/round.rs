@@ -193,7 +193,7 @@ impl Session<'_> {
             Ok(()) => {
                 self.speak().await?;
                 let event = match is_evaluation {
-                    true => SessionEvent::Evaluated { rounds: key.round },
+                    true => SessionEvent::Evaluated,
                     false => SessionEvent::Answered { round: key.round },
                 };
                 let _ = self.device.observe(event);
