@@ -136,6 +136,11 @@ impl TableFiles {
             }
             if i == 0 {
                 table.header = header;
+            } else if format == TableFormat::JsonLines {
+                // A key that no object of a file has is missing in all of them.
+                let further = header.into_iter().filter(|name| !table.header.contains(name));
+                let further: Vec<String> = further.collect();
+                table.header.extend(further);
             } else if let Some(missing) = table.header.iter().find(|name| !header.contains(name)) {
                 let problem = ImportProblem::NoColumn { name: missing.clone(), columns: header };
                 return Err(ImportError::file(&file.name, problem));
@@ -190,8 +195,8 @@ pub(crate) struct TableCursor<'t> {
     table: &'t TableFiles,
     next_file: usize,
     rows: Option<Box<dyn TableRows>>,
-    /// The place of each column in this file.
-    places: Vec<usize>,
+    /// The place of each column in this file; `None` if the file does not have it.
+    places: Vec<Option<usize>>,
 }
 
 impl TableCursor<'_> {
@@ -203,8 +208,11 @@ impl TableCursor<'_> {
         self.places.clear();
         for name in &self.table.header {
             let place = header.iter().position(|column| column == name);
-            let missing = || ImportProblem::NoColumn { name: name.clone(), columns: header.clone() };
-            self.places.push(place.ok_or_else(|| ImportError::file(&file.name, missing()))?);
+            if place.is_none() && self.table.format != TableFormat::JsonLines {
+                let problem = ImportProblem::NoColumn { name: name.clone(), columns: header };
+                return Err(ImportError::file(&file.name, problem));
+            }
+            self.places.push(place);
         }
         self.next_file += 1;
         self.rows = Some(rows);
@@ -231,12 +239,12 @@ impl TableCursor<'_> {
 
     /// Returns a value of this row.
     pub(crate) fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
-        self.current().cell(self.places[column])
+        self.places[column].map_or(Ok(Cell::Missing), |place| self.current().cell(place))
     }
 
     /// Returns a value of this row as text, or `None` if it is missing.
     pub(crate) fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
-        self.current().text(self.places[column])
+        self.places[column].map_or(Ok(None), |place| self.current().text(place))
     }
 
     /// Returns an error with the place of this row.

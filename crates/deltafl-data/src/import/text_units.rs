@@ -69,7 +69,7 @@ impl TokenizerJson {
     }
 
     fn for_each(&self, text: &str, mut each: impl FnMut(&str)) -> Result<(), ImportProblem> {
-        let encoding = self.0.encode_fast(text, false);
+        let encoding = self.0.encode(text, false);
         let encoding = encoding.map_err(|error| ImportProblem::Tokenizer(error.to_string()))?;
         encoding.get_tokens().iter().for_each(|token| each(token));
         Ok(())

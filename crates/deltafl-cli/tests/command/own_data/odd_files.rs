@@ -39,6 +39,14 @@ fn objects_of_json_may_be_in_an_array_on_one_line_or_on_many() {
     };
     assert_eq!(hash("lines-jsonl.fed"), hash("line-json.fed"));
     assert_eq!(hash("lines-jsonl.fed"), hash("many-json.fed"));
+    // A key that no object of a file has is missing there.
+    let (first, second) = objects.split_at(20);
+    let without = second.join("\n").replace("\"age\"", "\"years\"");
+    fs::write(workdir.path("a.jsonl"), first.join("\n")).unwrap();
+    fs::write(workdir.path("b.jsonl"), without).unwrap();
+    let told = workdir.printed("data import auto a.jsonl b.jsonl --out both");
+    assert!(told.contains("user.age    number      21 to 39, 24 missing"), "{told}");
+    assert!(told.contains("user.years  number      41 to 59, 24 missing"), "{told}");
     let cases = [
         ("[{\"a\": 1},\n{\"a\": }]", "line 2: not a JSON object: expected value"),
         ("[{\"a\": 1},\n{\"a\": \"x\ny\"}]", "line 2: not a JSON object: a text does not end in its line"),

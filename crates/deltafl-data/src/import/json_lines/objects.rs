@@ -76,53 +76,43 @@ impl Objects {
         loop {
             let bytes = self.reader.fill_buf()?;
             if bytes.is_empty() {
-                return if self.object.is_empty() { Ok(false) } else { Err(unfinished()) };
+                return if scan.depth == 0 { Ok(false) } else { Err(unfinished()) };
             }
-            let mut used = bytes.len();
-            let mut problem = None;
-            for (i, &byte) in bytes.iter().enumerate() {
-                if byte == b'\n' {
-                    self.line += 1;
+            let mut from = if scan.depth == 0 { None } else { Some(0) };
+            let (mut used, mut found) = (0, Ok(false));
+            for &byte in bytes {
+                if scan.depth == 0 && byte == b'{' {
+                    (self.start, from) = (self.line, Some(used));
                 }
-                if scan.depth == 0 {
-                    match byte {
-                        b'{' => {
-                            self.start = self.line;
-                            scan.depth = 1;
-                            self.object.push(byte);
-                        }
-                        b'[' | b']' | b',' => {}
-                        byte if byte.is_ascii_whitespace() => {}
-                        _ => problem = Some(no_object()),
-                    }
-                } else {
-                    self.object.push(byte);
-                    problem = scan.step(byte).err();
-                }
-                if problem.is_some() {
-                    self.start = self.line - u64::from(byte == b'\n');
-                }
-                if problem.is_some() || (scan.depth == 0 && !self.object.is_empty()) {
-                    used = i + 1;
+                used += 1;
+                found = scan.step(byte);
+                if !matches!(found, Ok(false)) {
                     break;
                 }
+                self.line += u64::from(byte == b'\n');
+            }
+            if let Some(from) = from {
+                self.object.extend_from_slice(&bytes[from..used]);
             }
             self.reader.consume(used);
-            match problem {
-                Some(problem) => return Err(problem),
-                None if scan.depth == 0 && !self.object.is_empty() => return Ok(true),
-                None if self.object.len() > LONGEST => {
+            match found {
+                Ok(false) if self.object.len() > LONGEST => {
                     return Err(ImportProblem::TooLong { what: "an object", limit: LONGEST });
                 }
-                None => {}
+                Ok(false) => {}
+                Ok(true) => return Ok(true),
+                Err(problem) => {
+                    self.start = self.line;
+                    return Err(problem);
+                }
             }
         }
     }
 }
 
 impl Scan {
-    /// Moves over a byte of an object.
-    fn step(&mut self, byte: u8) -> Result<(), ImportProblem> {
+    /// Moves over a byte. Returns `true` at the end of an object.
+    fn step(&mut self, byte: u8) -> Result<bool, ImportProblem> {
         if self.in_text {
             match byte {
                 b'\n' => return Err(ImportProblem::Json("a text does not end in its line".to_owned())),
@@ -131,15 +121,22 @@ impl Scan {
                 b'"' => self.in_text = false,
                 _ => {}
             }
-            return Ok(());
+            return Ok(false);
         }
-        match byte {
-            b'"' => self.in_text = true,
-            b'{' | b'[' => self.depth += 1,
-            b'}' | b']' => self.depth -= 1,
+        match (byte, self.depth) {
+            (b'{', _) => self.depth += 1,
+            (b'[' | b']' | b',', 0) => {}
+            (byte, 0) if byte.is_ascii_whitespace() => {}
+            (_, 0) => return Err(no_object()),
+            (b'"', _) => self.in_text = true,
+            (b'[', _) => self.depth += 1,
+            (b'}' | b']', _) => {
+                self.depth -= 1;
+                return Ok(self.depth == 0);
+            }
             _ => {}
         }
-        Ok(())
+        Ok(false)
     }
 }
 
