@@ -95,8 +95,8 @@ pub struct TrainedModel {
 }
 
 impl TrainedModel {
-    /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of `seed`.
-    /// Also returns all levels of the run.
+    /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of
+    /// `seed`. Also returns all levels of the run.
     ///
     /// # Errors
     ///
