@@ -44,7 +44,7 @@ struct Taps {
 
 template <class L>
 struct ConvForward {
-  static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
+  static constexpr bool A_ROWS = false, B_ROWS = true;
   static constexpr int M = BATCH * L::QH * L::QW * L::POOL * L::POOL, N = L::O, BM = 128, BN = L::O <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3, A_COPY = 1, B_COPY = 1;
   const float *x, *filters;
   __device__ Window row(int m) const {
@@ -119,7 +119,7 @@ __device__ void conv_widen(const Wave& wave) {
 /// The slopes of the input map.
 template <class L>
 struct ConvBackward {
-  static constexpr bool A_ROWS = false, B_ROWS = true, LONG = false;
+  static constexpr bool A_ROWS = false, B_ROWS = true;
   static constexpr int M = BATCH * L::H * L::W, N = L::C, BM = 128, BN = L::C <= 32 ? 32 : 64, WM = 32, WN = BN / 2, DEPTH = 16, STAGES = 3, A_COPY = 1, B_COPY = 1;
   const float *x, *filters; // x: the slopes before pooling
   /// With a stride, a tap that is inside has a row and a column that the stride divides.
@@ -157,7 +157,7 @@ __device__ void conv_backward(const Wave& wave) {
 /// The gradient of the filters: a sum over examples and positions.
 template <class L>
 struct ConvGradient {
-  static constexpr bool A_ROWS = true, B_ROWS = true, LONG = true;
+  static constexpr bool A_ROWS = true, B_ROWS = true;
   static constexpr int M = L::O, N = L::C * L::SIDE * L::SIDE, BM = L::O <= 32 ? 32 : 64, BN = 64, WM = BM / 2, WN = 16, DEPTH = 16, STAGES = 4, A_COPY = 1, B_COPY = 1;
   static constexpr int HEIGHT = L::POOL * L::QH, WIDTH = L::POOL * L::QW, SUM = BATCH * HEIGHT * WIDTH;
   static constexpr int EACH = (SUM + L::SPLITS * DEPTH - 1) / (L::SPLITS * DEPTH) * DEPTH; // products of a part

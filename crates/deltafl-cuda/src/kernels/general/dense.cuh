@@ -9,7 +9,7 @@
 
 template <class L>
 struct DenseForward {
-  static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = !L::TRANSPOSED, LONG = true;
+  static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = !L::TRANSPOSED;
   static constexpr int M = L::ROWS, N = L::O, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
   static constexpr int A_COPY = smaller(copied_at_once(L::I), BM * DEPTH / 256), B_COPY = copied_at_once(L::TRANSPOSED ? L::O : L::I);
   const float *x, *w;
@@ -34,7 +34,7 @@ __device__ void dense_forward(const Wave& wave) {
 /// The slopes of x.
 template <class L>
 struct DenseBackward {
-  static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = L::TRANSPOSED, LONG = true;
+  static constexpr bool SMALL = L::ROWS <= 16, A_ROWS = true, B_ROWS = L::TRANSPOSED;
   static constexpr int M = L::ROWS, N = L::I, BM = SMALL ? 16 : 64, BN = 64, WM = SMALL ? 16 : 32, WN = SMALL ? 8 : 16, DEPTH = SMALL ? 32 : 16, STAGES = 4;
   static constexpr int A_COPY = smaller(copied_at_once(L::O), BM * DEPTH / 256), B_COPY = copied_at_once(L::TRANSPOSED ? L::O : L::I);
   const float *x, *w; // x: the slopes of z
@@ -60,7 +60,7 @@ __device__ void dense_backward(const Wave& wave) {
 /// The gradient of W, as it is stored.
 template <class L>
 struct DenseGradient {
-  static constexpr bool A_ROWS = false, B_ROWS = false, LONG = true;
+  static constexpr bool A_ROWS = false, B_ROWS = false;
   static constexpr int M = L::TRANSPOSED ? L::I : L::O, N = L::TRANSPOSED ? L::O : L::I, BM = L::TILE, BN = 64, WM = 32, WN = BM / 4, DEPTH = 16, STAGES = L::ROWS <= 16 ? 2 : BM == 64 ? 4 : 3;
   static constexpr int A_COPY = copied_at_once(M), B_COPY = copied_at_once(N);
   const float *x, *right;

@@ -67,13 +67,7 @@ __device__ void fold_backward(const Wave& wave) {
           u32 ah[4], al[4];
 #pragma unroll
           for (int e = 0; e < 4; e++) tf32_parts(left[(k + t + (e >> 1) * 4) * A_PITCH + m0 + i * 16 + g + (e & 1) * 8], ah[e], al[e]);
-#pragma unroll
-          for (int j = 0; j < P::NT; j++)
-            if (wn + j * P::WC < COLUMNS / 8) {
-              multiply_tf32(sums[i][j], al, bh[j]);
-              multiply_tf32(sums[i][j], ah, bl[j]);
-              multiply_tf32(sums[i][j], ah, bh[j]);
-            }
+          multiply_and_add(sums[i], ah, al, bh, bl, (COLUMNS / 8 - wn + P::WC - 1) / P::WC);
         }
       }
 #pragma unroll

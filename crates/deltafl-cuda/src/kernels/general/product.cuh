@@ -1,7 +1,7 @@
 // Matrix products in near fp32 on tensor cores, for operands of any magnitude. A number is the sum
 // of two tf32 numbers. Of the four products of two such numbers, the smallest is omitted. Tensor
-// cores round sums towards zero, so sums of many products are added in fp32 after every DEPTH
-// products.
+// cores round sums towards zero, so sums of many products are added in fp32: after every DEPTH
+// products in `Product`, and after every 8 in `multiply_and_add`.
 
 /// The first part is x without the bits that tensor cores ignore, so that the rest is exact. Tensor
 /// cores ignore the same bits of the rest. Conversions to the nearest tf32 number take longer than the
@@ -16,6 +16,25 @@ __device__ __forceinline__ void multiply_tf32(float (&c)[4], const u32 (&a)[4], 
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Computes sums += a b for a tile a and the first `count` of N tiles b, with fp32 additions to `sums`.
+template <int N>
+__device__ __forceinline__ void multiply_and_add(float (&sums)[N][4], const u32 (&ah)[4], const u32 (&al)[4], const u32 (&bh)[N][2], const u32 (&bl)[N][2], int count = N) {
+  float parts[N][4] = {};
+#pragma unroll
+  for (int j = 0; j < N; j++)
+    if (j < count) multiply_tf32(parts[j], al, bh[j]);
+#pragma unroll
+  for (int j = 0; j < N; j++)
+    if (j < count) multiply_tf32(parts[j], ah, bl[j]);
+#pragma unroll
+  for (int j = 0; j < N; j++)
+    if (j < count) multiply_tf32(parts[j], ah, bh[j]);
+#pragma unroll
+  for (int j = 0; j < N; j++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) sums[j][e] += parts[j][e];
 }
 
 /// Copies N floats, or zeros if `from` is null. `any` is a valid address.
@@ -38,7 +57,6 @@ __host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; 
 ///   STAGES            tiles of the operands in shared memory, of which all but one are fetched ahead
 ///   A_ROWS, B_ROWS    whether adjacent entries in memory are adjacent in the sum
 ///   A_COPY, B_COPY    adjacent entries that are copied at once
-///   LONG              whether the sums are long
 ///   row(m), tap(k)    what the addresses of a row and of a column of the left operand depend on
 ///   a(row, tap)       address of an entry of the left operand, null for zero
 ///   b(k, n)           address of an entry of the right operand, null for zero
@@ -113,11 +131,8 @@ struct Product {
       const float *a_tile = a_tiles[stage], *b_tile = b_tiles[stage];
       const auto at_a = [&](int m, int k) { return a_tile[Op::A_ROWS ? m * A_PITCH + k : k * A_PITCH + m]; };
       const auto at_b = [&](int k, int n) { return b_tile[Op::B_ROWS ? n * B_PITCH + k : k * B_PITCH + n]; };
-      float parts[Op::LONG ? ROWS : 1][COLUMNS][4];
-      if constexpr (Op::LONG) zero(parts);
-      float(*to)[COLUMNS][4];
-      if constexpr (Op::LONG) to = parts;
-      else to = sums;
+      float parts[ROWS][COLUMNS][4];
+      zero(parts);
 #pragma unroll
       for (int k = 0; k < Op::DEPTH; k += 8) {
         u32 bh[COLUMNS][2], bl[COLUMNS][2];
@@ -131,20 +146,19 @@ struct Product {
 #pragma unroll
           for (int e = 0; e < 4; e++) tf32_parts(at_a(wm + i * 16 + g + (e & 1) * 8, k + t + (e >> 1) * 4), ah[e], al[e]);
 #pragma unroll
-          for (int j = 0; j < COLUMNS; j++) multiply_tf32(to[i][j], al, bh[j]);
+          for (int j = 0; j < COLUMNS; j++) multiply_tf32(parts[i][j], al, bh[j]);
 #pragma unroll
-          for (int j = 0; j < COLUMNS; j++) multiply_tf32(to[i][j], ah, bl[j]);
+          for (int j = 0; j < COLUMNS; j++) multiply_tf32(parts[i][j], ah, bl[j]);
 #pragma unroll
-          for (int j = 0; j < COLUMNS; j++) multiply_tf32(to[i][j], ah, bh[j]);
+          for (int j = 0; j < COLUMNS; j++) multiply_tf32(parts[i][j], ah, bh[j]);
         }
       }
-      if constexpr (Op::LONG)
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+      for (int i = 0; i < ROWS; i++)
 #pragma unroll
-          for (int j = 0; j < COLUMNS; j++)
+        for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) sums[i][j][e] += parts[i][j][e];
+          for (int e = 0; e < 4; e++) sums[i][j][e] += parts[i][j][e];
       stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     use(m0 + wm, n0 + wn, sums);

@@ -70,12 +70,7 @@ struct SlabProduct {
           u32 ah[4], al[4];
 #pragma unroll
           for (int e = 0; e < 4; e++) tf32_parts(slab[rows[i][e & 1] + (e >> 1 ? at.y : at.x)], ah[e], al[e]);
-#pragma unroll
-          for (int j = 0; j < P::NT; j++) multiply_tf32(sums[i][j], al, bh[j]);
-#pragma unroll
-          for (int j = 0; j < P::NT; j++) multiply_tf32(sums[i][j], ah, bl[j]);
-#pragma unroll
-          for (int j = 0; j < P::NT; j++) multiply_tf32(sums[i][j], ah, bh[j]);
+          multiply_and_add(sums[i], ah, al, bh, bl);
         }
       }
       stage = stage == STAGES - 1 ? 0 : stage + 1;
