@@ -52,6 +52,14 @@ impl<'a> Simulation<'a> {
     }
 }
 
+impl<'a> Simulation<'a, Box<dyn Compute + Send + 'a>> {
+    /// Returns the simulation as an exchange. This crate compiles its loops, and not the crate of
+    /// the caller, which may be optimised less.
+    pub fn boxed(self) -> Box<dyn Exchange + Send + 'a> {
+        Box::new(self)
+    }
+}
+
 impl<'a, C: Compute> Simulation<'a, C> {
     /// Creates a simulation of a federation whose devices are computed by `compute`.
     ///
