@@ -5,7 +5,16 @@
 //! applies the result as it would apply the mean. Bounding the norm of updates
 //! ([`Clip`](crate::terms::Clip)) also limits the influence of a device and works under secure sums.
 
+use rayon::prelude::*;
+
 use crate::params::UpdateSum;
+
+/// Entries of all updates that are processed together, so that they stay in the cache.
+const BLOCK: usize = 256;
+/// Parts of the entries whose distances are computed in parallel.
+const PARTS: usize = 64;
+/// Independent partial sums of a distance. They let the compiler use vector instructions.
+const LANES: usize = 8;
 
 /// The update of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +33,7 @@ impl DeviceUpdate {
 
     /// Returns the squared distance from another vector.
     pub fn squared_distance(&self, other: &[f64]) -> f64 {
-        self.entries.iter().zip(other).map(|(a, b)| (a - b).powi(2)).sum()
+        squared_distance(&self.entries, other)
     }
 }
 
@@ -45,12 +54,57 @@ pub fn weighted_mean(updates: &[DeviceUpdate], weights: &[f64]) -> Vec<f64> {
 }
 
 /// Applies a function to the sorted values of each entry.
-pub fn by_entry(updates: &[DeviceUpdate], function: impl Fn(&[f64]) -> f64) -> Vec<f64> {
-    let mut column = vec![0.0; updates.len()];
-    let aggregate = |i: usize| {
-        column.iter_mut().zip(updates).for_each(|(value, update)| *value = update.entries[i]);
-        column.sort_unstable_by(f64::total_cmp);
-        function(&column)
+pub fn by_entry(updates: &[DeviceUpdate], function: impl Fn(&[f64]) -> f64 + Sync) -> Vec<f64> {
+    let devices = updates.len();
+    let mut aggregate = vec![0.0; updates[0].entries.len()];
+    aggregate.par_chunks_mut(BLOCK).enumerate().for_each_init(
+        || vec![0.0; BLOCK * devices],
+        |columns, (block, aggregate)| {
+            let range = block * BLOCK..block * BLOCK + aggregate.len();
+            for (k, update) in updates.iter().enumerate() {
+                let values = columns.iter_mut().skip(k).step_by(devices);
+                values.zip(&update.entries[range.clone()]).for_each(|(to, value)| *to = *value);
+            }
+            for (entry, column) in aggregate.iter_mut().zip(columns.chunks_exact_mut(devices)) {
+                column.sort_unstable_by(f64::total_cmp);
+                *entry = function(column);
+            }
+        },
+    );
+    aggregate
+}
+
+/// Returns the squared distance between each two updates: row k contains those from update k.
+pub fn squared_distances(updates: &[DeviceUpdate]) -> Vec<Vec<f64>> {
+    let (devices, entries) = (updates.len(), updates[0].entries.len());
+    // The parts do not depend on the number of threads, so the sums have the same bits for any.
+    let part = entries.div_ceil(PARTS).next_multiple_of(BLOCK);
+    let of_part = |start: usize| {
+        let mut sums = vec![0.0; devices * devices];
+        for start in (start..entries.min(start + part)).step_by(BLOCK) {
+            let block = start..entries.min(start + BLOCK);
+            for k in 0..devices {
+                let own = &updates[k].entries[block.clone()];
+                for j in k + 1..devices {
+                    sums[k * devices + j] += squared_distance(own, &updates[j].entries[block.clone()]);
+                }
+            }
+        }
+        sums
     };
-    (0..updates[0].entries.len()).map(aggregate).collect()
+    let parts: Vec<Vec<f64>> = (0..PARTS).into_par_iter().map(|i| of_part(i * part)).collect();
+    let distance = |k: usize, j: usize| parts.iter().map(|sums| sums[k.min(j) * devices + k.max(j)]).sum();
+    (0..devices).map(|k| (0..devices).map(|j| distance(k, j)).collect()).collect()
+}
+
+fn squared_distance(a: &[f64], b: &[f64]) -> f64 {
+    let (mut lanes, both) = ([0.0; LANES], a.chunks_exact(LANES).zip(b.chunks_exact(LANES)));
+    let rest = a.len() - a.len() % LANES;
+    for (a, b) in both {
+        for (sum, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *sum += (a - b) * (a - b);
+        }
+    }
+    let tail: f64 = a[rest..].iter().zip(&b[rest..]).map(|(a, b)| (a - b) * (a - b)).sum();
+    lanes.iter().sum::<f64>() + tail
 }
