@@ -8,14 +8,14 @@
 
 use rayon::prelude::*;
 
+use crate::kernel::Granted;
+use crate::kernel::robust::{COLUMNS, add_scaled, add_squared_distance, sort_columns};
 use crate::params::UpdateSum;
 
 /// Entries of all updates that are processed together, so that they stay in the cache.
 const BLOCK: usize = 256;
 /// Parts of the entries whose distances are computed in parallel.
 const PARTS: usize = 64;
-/// Independent partial sums of a distance. They let the compiler use vector instructions.
-const LANES: usize = 8;
 
 /// The update of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,8 +28,9 @@ pub struct DeviceUpdate {
 
 impl DeviceUpdate {
     /// Decodes the answer of one device. Returns `None` if it contains no update.
-    pub fn new(answer: &UpdateSum) -> Option<Self> {
-        Some(Self { entries: answer.mean()?.collect(), weight: answer.tail_weight() })
+    pub fn new(answer: UpdateSum) -> Option<Self> {
+        let weight = answer.tail_weight();
+        Some(Self { entries: answer.into_mean()?, weight })
     }
 
     /// Returns the squared distance from another vector.
@@ -48,9 +49,12 @@ pub trait Aggregation: Send + Sync {
 pub fn weighted_mean(updates: &[DeviceUpdate], weights: &[f64]) -> Vec<f64> {
     let total: f64 = weights.iter().sum();
     let mut mean = vec![0.0; updates[0].entries.len()];
-    for (update, weight) in updates.iter().zip(weights) {
-        mean.iter_mut().zip(&update.entries).for_each(|(mean, entry)| *mean += weight / total * entry);
-    }
+    mean.par_chunks_mut(BLOCK).enumerate().for_each(|(block, mean)| {
+        let range = block * BLOCK..block * BLOCK + mean.len();
+        for (update, weight) in updates.iter().zip(weights) {
+            add_scaled(Granted::best(), &update.entries[range.clone()], weight / total, mean);
+        }
+    });
     mean
 }
 
@@ -58,16 +62,16 @@ pub fn weighted_mean(updates: &[DeviceUpdate], weights: &[f64]) -> Vec<f64> {
 pub fn by_entry(updates: &[DeviceUpdate], function: impl Fn(&[f64]) -> f64 + Sync) -> Vec<f64> {
     let devices = updates.len();
     let mut aggregate = vec![0.0; updates[0].entries.len()];
-    aggregate.par_chunks_mut(BLOCK).enumerate().for_each_init(
-        || vec![0.0; BLOCK * devices],
-        |columns, (block, aggregate)| {
-            let range = block * BLOCK..block * BLOCK + aggregate.len();
-            for (k, update) in updates.iter().enumerate() {
-                let values = columns.iter_mut().skip(k).step_by(devices);
-                values.zip(&update.entries[range.clone()]).for_each(|(to, value)| *to = *value);
+    aggregate.par_chunks_mut(COLUMNS).enumerate().for_each_init(
+        || (vec![[0.0; COLUMNS]; devices], vec![0.0; devices]),
+        |(rows, column), (block, aggregate)| {
+            let range = block * COLUMNS..block * COLUMNS + aggregate.len();
+            for (row, update) in rows.iter_mut().zip(updates) {
+                row[..range.len()].copy_from_slice(&update.entries[range.clone()]);
             }
-            for (entry, column) in aggregate.iter_mut().zip(columns.chunks_exact_mut(devices)) {
-                column.sort_unstable_by(f64::total_cmp);
+            sort_columns(Granted::best(), rows);
+            for (i, entry) in aggregate.iter_mut().enumerate() {
+                column.iter_mut().zip(&*rows).for_each(|(to, row)| *to = row[i]);
                 *entry = function(column);
             }
         },
@@ -87,7 +91,8 @@ pub fn squared_distances(updates: &[DeviceUpdate]) -> Vec<Vec<f64>> {
             for k in 0..devices {
                 let own = &updates[k].entries[block.clone()];
                 for j in k + 1..devices {
-                    sums[k * devices + j] += squared_distance(own, &updates[j].entries[block.clone()]);
+                    let other = &updates[j].entries[block.clone()];
+                    add_squared_distance(Granted::best(), own, other, &mut sums[k * devices + j]);
                 }
             }
         }
@@ -99,13 +104,7 @@ pub fn squared_distances(updates: &[DeviceUpdate]) -> Vec<Vec<f64>> {
 }
 
 fn squared_distance(a: &[f64], b: &[f64]) -> f64 {
-    let (mut lanes, both) = ([0.0; LANES], a.chunks_exact(LANES).zip(b.chunks_exact(LANES)));
-    let rest = a.len() - a.len() % LANES;
-    for (a, b) in both {
-        for (sum, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-            *sum += (a - b) * (a - b);
-        }
-    }
-    let tail: f64 = a[rest..].iter().zip(&b[rest..]).map(|(a, b)| (a - b) * (a - b)).sum();
-    lanes.iter().sum::<f64>() + tail
+    let mut sum = 0.0;
+    add_squared_distance(Granted::best(), a, b, &mut sum);
+    sum
 }
