@@ -262,7 +262,7 @@ def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> Non
     net = nn.Linear(6, 3, bias=False)
     nn.init.zeros_(net.weight)
     found = []
-    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear()):
+    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear(intercept=False)):
         run = dfl.train(
             data, model, [dfl.SCAFFOLD(), dfl.FedDyn(regularisation=0.1), dfl.FedAvg()], rounds=4, cohort=5,
             split={"train": 1.0}, local=dfl.SGD(lr=0.2, batch=4), progress=False, out=type(model).__name__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from ._cohort import Cohort, CohortUpdates
 from ._layout import Layout
-from ._torch_examples import HeldExamples, called, sent
-from ._torch_layers import KeyedDropout, replaced
+from ._torch_encode import Encoder
+from ._torch_examples import HeldExamples, called, host, sent, shared
+from ._torch_functions import has_kernels
+from ._torch_layers import KeyedDropout, Replacement, replaced
 from ._trainer import IGNORED
 
 __all__ = ["ModuleCohort", "Spec"]
@@ -26,10 +29,6 @@ _LOG = logging.getLogger("deltafl.torch")
 
 #: The share of the free memory of a GPU for the devices of a call.
 _SHARE_OF_DEVICES = 0.5
-#: The number of entries of a matrix of encoded updates that are computed at once.
-_ENCODED_AT_ONCE = 1 << 26
-#: Sums of whole numbers below this magnitude are exact in double precision.
-_EXACT = 2.0**53
 #: The number of examples of a forward pass.
 _SCORED_AT_ONCE = 8192
 
@@ -66,24 +65,27 @@ class ModuleCohort(Cohort):
         self._spec = spec
         self._device = spec.device
         # Training uses a copy whose layers work under vmap, evaluation the module itself.
-        self._products = spec.compile != "inductor"
-        self._train_net, problem = replaced(spec.net, products=self._products)
-        self._train_net.train()
+        self._use(_replacements(spec)[0])
         self._eval_net = spec.net
-        self._problem: str | None = problem
-        if problem is not None:
-            _LOG.warning("devices train one after another: %s", problem)
+        if self._problem is not None:
+            _LOG.warning("devices train one after another: %s", self._problem)
         tensors: Tensors = dict(spec.net.named_parameters())
         tensors.update(spec.net.named_buffers())
         self._shapes = {name: tuple(tensors[name].shape) for name in [*spec.trained, *spec.carried]}
         self._num_params = sum(math.prod(shape) for shape in self._shapes.values())
         self._examples = HeldExamples(spec.device, spec.shape)
         self._largest: int | None = None
-        self._steps: dict[tuple[int, int], _Step] = {}
-        #: Host memory for params on their way to the device, and for sums on their way back.
+        #: Host memory for params on their way to the device.
         self._staged: Any = None
-        self._sums: Any = None
         self._said = False
+
+    def _use(self, replacement: Replacement) -> None:
+        """Sets the layers of the copy of the module that is trained."""
+        self._replacement = replacement
+        self._train_net, self._problem = replaced(self._spec.net, by=replacement)
+        self._train_net.train()
+        self._encoder = Encoder(self._device, by_kernels=replacement == "kernels")
+        self._steps: dict[tuple[int, int], _Step] = {}
 
     # The devices of a call.
 
@@ -124,7 +126,8 @@ class ModuleCohort(Cohort):
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Trains the devices and returns the encoded sums."""
         try:
-            return self._updated(updates)
+            with self._current_device():
+                return self._updated(updates)
         except torch.cuda.OutOfMemoryError:
             devices = len(updates.devices)
             if devices == 1:
@@ -138,16 +141,22 @@ class ModuleCohort(Cohort):
         except Exception as error:
             if self._said:
                 raise
-            if self._products:
-                # The module may use an attribute of a layer that its replacement does not have.
-                self._products = False
-                self._train_net, self._problem = replaced(self._spec.net, products=False)
-                self._train_net.train()
-                self._steps.clear()
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            others = _replacements(self._spec)
+            others = others[others.index(self._replacement) + 1 :]
+            if others:
+                # Triton may lack a compiler, or the module may use an attribute of a layer that its
+                # replacement does not have.
+                _LOG.info("layers by %s fail, the next attempt uses %s: %s", self._replacement, others[0], reason)
+                self._use(others[0])
                 return self.updates(updates)
-            self._problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            self._problem = reason
             _LOG.warning("devices train one after another, because vmap does not support the module: %s", self._problem)
             return None
+
+    def _current_device(self) -> Any:
+        """Returns a context in which kernels run on the device of the module."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
     def _updated(self, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
         rows, steps, batch = u.examples.shape
@@ -166,16 +175,17 @@ class ModuleCohort(Cohort):
             step.run(self._examples, examples[index], sizes[index], index)
         if not self._said:
             self._said = True
-            _LOG.info("devices train in one call: vmap%s", step.description)
-        return self._encoded(step.rows(rows), start, which[:rows], u)
+            with_kernels = ", Triton kernels" if self._replacement == "kernels" else ""
+            _LOG.info("devices train in one call: vmap%s%s", step.description, with_kernels)
+        return self._encoder.sums(step.tensors(rows), start, which[:rows], u)
 
     def _params_sent(self, params: list[Array]) -> Any:
         """Copies params to the device, through memory from which a GPU reads fast."""
         count = len(params)
         if self._staged is None or len(self._staged) < count:
-            self._staged = _host((count, self._num_params), torch.float32, self._device)
-        for row, vector in zip(self._staged.numpy(), params):
-            np.copyto(row, vector)
+            self._staged = host((count, self._num_params), torch.float32, self._device)
+        for row, vector in zip(self._staged, params):
+            row.copy_(shared(vector))
         # A call ends with a copy to the host, so that the next call may overwrite the memory.
         return self._staged[:count].to(self._device, non_blocking=True)
 
@@ -195,49 +205,6 @@ class ModuleCohort(Cohort):
                 self._steps.clear()
             self._steps[key] = _Step(self._spec, self._train_net, self._shapes, key)
         return self._steps[key]
-
-    @torch.no_grad()
-    def _encoded(self, local: Any, start: Any, which: Any, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
-        rows, columns = local.shape
-        at_once = max(1, _ENCODED_AT_ONCE // rows)
-        parts = [(a, min(a + at_once, columns)) for a in range(0, columns, at_once)]
-        scale = self._sent(u.weights * u.scale)
-        old = start.double()
-        if u.clip is not None:
-            squares = [self._change(local, old, which, part).square().sum(dim=1) for part in parts]
-            norm = torch.stack(squares).sum(dim=0).sqrt()
-            scale = torch.where(norm > u.clip, scale * (u.clip / norm), scale)
-        count = int(u.sums.max(initial=-1)) + 1
-        members = None if count == 1 else [self._sent(np.flatnonzero(u.sums == place)) for place in range(count)]
-        if self._sums is None or self._sums.shape != (count, columns):
-            self._sums = _host((count, columns), torch.int64, self._device)
-        refused, is_wide = np.zeros(rows, dtype=np.bool_), False
-        norms: Any = torch.linalg
-        while True:
-            largest = torch.zeros(rows, dtype=torch.float64, device=self._device)
-            for a, b in parts:
-                codes = self._change(local, old, which, (a, b)).mul_(scale[:, None]).round_()
-                if refused.any():
-                    codes.masked_fill_(self._sent(refused)[:, None], 0.0)
-                largest = torch.maximum(largest, norms.vector_norm(codes, ord=float("inf"), dim=1))
-                numbers = codes.to(torch.int64) if is_wide else codes
-                for place in range(count):
-                    chosen = numbers if members is None else numbers[members[place]]
-                    self._sums[place, a:b].copy_(chosen.sum(dim=0).to(torch.int64), non_blocking=True)
-            sizes = largest.cpu().numpy()
-            too_large = ~(sizes <= u.limit)
-            if not too_large.any() and (is_wide or sizes.sum() < _EXACT):
-                return list(self._sums.numpy()), refused.tolist()
-            # Rare: the sums are computed again without the refused devices, or as integers if a sum
-            # of floating-point numbers might be inexact.
-            refused |= too_large
-            is_wide = is_wide or not sizes[~refused].sum() < _EXACT
-
-    @staticmethod
-    def _change(local: Any, old: Any, which: Any, part: tuple[int, int]) -> Any:
-        """Returns w_k − w of some columns in double precision."""
-        a, b = part
-        return torch.sub(local[:, a:b], old[:, a:b] if len(old) == 1 else old[:, a:b][which])
 
     # Losses and metrics.
 
@@ -350,9 +317,9 @@ class _Step:
         for place, values in zip((self._rates, self._decay, self._pull), rows):
             place.copy_(values)
 
-    def rows(self, count: int) -> Any:
-        """Returns the params of the first devices, one row each."""
-        return torch.cat([value[:count].reshape(count, -1) for value in self._params.values()], dim=1)
+    def tensors(self, count: int) -> list[Any]:
+        """Returns the params of the first devices: a matrix per tensor, with one row per device."""
+        return [value[:count].reshape(count, -1) for value in self._params.values()]
 
     def _gradient(self, trained: Tensors, others: Tensors, inputs: Any, targets: Any, mask: Any, key: Any, step: Any) -> Any:
         """Returns the gradient of one device."""
@@ -426,6 +393,13 @@ class _Step:
         return self._graph
 
 
+def _replacements(spec: Spec) -> list[Replacement]:
+    """Returns the layers that may replace those of the module, in the order of the attempts."""
+    if spec.compile == "inductor":
+        return ["none"]
+    return ["kernels", "products", "none"] if has_kernels(spec.device) else ["products", "none"]
+
+
 def _losses(spec: Spec, output: Any, wanted: Any) -> Any:
     """Returns the loss of each example."""
     if not spec.default_loss:
@@ -452,7 +426,7 @@ def _rounded_up(devices: int) -> int:
     """Returns the number of rows of a step. Few different numbers need few CUDA graphs."""
     if devices <= 16:
         return devices
-    unit = 1 << max(0, devices.bit_length() - 4)
+    unit = 1 << max(0, devices.bit_length() - 5)
     return -(-devices // unit) * unit
 
 
@@ -470,8 +444,3 @@ def _views(flat: Any, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
         name: part.unflatten(-1, shape) if shape else part.squeeze(-1)
         for (name, shape), part in zip(shapes.items(), parts)
     }
-
-
-def _host(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
-    """Returns memory of the host that a GPU reads and writes fast."""
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")

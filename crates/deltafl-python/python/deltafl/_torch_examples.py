@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from ._kinds import is_mapping
 from ._layout import Layout
 
-__all__ = ["HeldExamples", "called", "sent"]
+__all__ = ["HeldExamples", "called", "host", "sent", "shared"]
 
 Array = NDArray[Any]
 #: The names of inputs that are one array, and of the targets. No argument of a module has them.
@@ -27,6 +28,20 @@ def sent(array: Any, device: torch.device) -> Any:
     """Returns an array as a tensor on a device."""
     functions: Any = torch
     return functions.from_numpy(array).to(device)
+
+
+def shared(array: Array) -> Any:
+    """Returns a tensor with the memory of an array, which must not be written."""
+    functions: Any = torch
+    with warnings.catch_warnings():
+        # The array may be read-only.
+        warnings.simplefilter("ignore")
+        return functions.from_numpy(array)
+
+
+def host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
+    """Returns memory of the host that a GPU reads and writes fast."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 class HeldExamples:
