@@ -1,9 +1,9 @@
 //! The bodies of the secagg fuzz targets. The ordinary tests of `deltafl-secagg` include this file.
 //!
-//! The bytes are a script for four honest devices and an honest server. Each byte decides the fate of
-//! the next message: delivered, delivered twice, delayed, lost or changed. One value advances the
-//! clock to the next deadline. Nothing may panic. If no message was changed, every sum must equal the
-//! plain sum of its survivors.
+//! The bytes are a script for four honest devices and an honest server. Each byte decides the fate
+//! of the next message: delivered, delivered twice, delayed, lost or changed. One value advances
+//! the clock to the next deadline. Nothing may panic. If no message was changed, every sum must
+//! equal the plain sum of its survivors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

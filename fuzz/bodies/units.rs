@@ -1,5 +1,5 @@
-//! The packed corpus of a fuzz target, for the ordinary tests: each unit is its length as four bytes
-//! (little-endian) and its bytes. `scripts/fuzz` writes the files.
+//! The packed corpus of a fuzz target, for the ordinary tests: each unit is its length as four
+//! bytes (little-endian) and its bytes. `scripts/fuzz` writes the files.
 
 use std::path::PathBuf;
 

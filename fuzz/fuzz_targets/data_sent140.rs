@@ -1,4 +1,5 @@
-//! Imports tweets and word vectors. The bytes before the first NUL are the tweets, the rest the vectors.
+//! Imports tweets and word vectors. The bytes before the first NUL are the tweets, the rest the
+//! vectors.
 #![no_main]
 
 use deltafl_data::import::sent140;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use deltafl_data::import::ImportTarget;
 
-/// Calls `import` with a file that contains these bytes. The imported federation must open and verify.
+/// Calls `import` with a file that contains these bytes. The imported federation must open and
+/// verify.
 pub fn import<E>(
     bytes: &[u8],
     import: impl FnOnce(&Path, &ImportTarget) -> Result<deltafl_data::import::Imported, E>,

@@ -42,8 +42,8 @@ pub(crate) enum CertsCommand {
         /// The folder with the authority
         #[arg(long, value_name = "DIR", default_value = "certs")]
         certs: PathBuf,
-        /// The folder for the server's machine, without the authority's keys [default: the folder of the
-        /// authority]
+        /// The folder for the server's machine, without the authority's keys [default: the folder
+        /// of the authority]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Days until the certificate expires
@@ -66,8 +66,8 @@ pub(crate) enum CertsCommand {
         /// Days for which devices accept the roster; sign again before they end
         #[arg(long, default_value_t = (LIFETIME.as_secs() / 86_400) as u32, value_parser = clap::value_parser!(u32).range(1..))]
         days: u32,
-        /// Runs that the devices may take part in, one per seed; never fewer than signed before. A server
-        /// that lost its store needs one more
+        /// Runs that the devices may take part in, one per seed; never fewer than signed before. A
+        /// server that lost its store needs one more
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         runs: u64,
         #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `deltafl device`: takes part in a federation with the data of this machine, which never leaves it.
+//! `deltafl device`: takes part in a federation with the data of this machine, which never leaves
+//! it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,8 +63,8 @@ pub(crate) struct TakePart {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long, conflicts_with = "identity")]
     insecure: bool,
-    /// The folder for the device's record of its servers [default: state in the identity's folder; none
-    /// with --insecure]
+    /// The folder for the device's record of its servers [default: state in the identity's folder;
+    /// none with --insecure]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[command(flatten)]
@@ -81,8 +82,8 @@ pub(crate) struct ConsentArgs {
     /// Take part only in this experiment; may be repeated [default: any]
     #[arg(long = "allow-experiment", value_name = "NAME")]
     experiments: Vec<String>,
-    /// Train only this kind of model, for example linear; may be repeated [default: any that fits the
-    /// data]
+    /// Train only this kind of model, for example linear; may be repeated [default: any that fits
+    /// the data]
     #[arg(long = "allow-model", value_name = "KIND")]
     models: Vec<String>,
     /// Let the server see the loss of this device, not only sums over cohorts
@@ -127,14 +128,15 @@ pub(crate) struct ConsentArgs {
     /// Minimum number of rounds of a run between two rounds that this device answers
     #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().rounds_between)]
     rounds_between: u64,
-    /// The largest ε under one authority, over everything that this device has ever answered; answers without noise exceed it [default: no limit]
+    /// The largest ε under one authority, over everything that this device has ever answered;
+    /// answers without noise exceed it [default: no limit]
     #[arg(long, value_name = "EPSILON")]
     max_epsilon: Option<f64>,
     /// δ of --max-epsilon
     #[arg(long, value_name = "DELTA", default_value_t = DeviceConfig::default().delta)]
     delta: f64,
-    /// Draw batches from the server's seed, which reproduces the bits of a simulation: the server then
-    /// knows every random number of this device
+    /// Draw batches from the server's seed, which reproduces the bits of a simulation: the server
+    /// then knows every random number of this device
     #[arg(long)]
     reproducible: bool,
     #[command(flatten)]
@@ -148,8 +150,8 @@ pub(crate) struct ConsentArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Assumed attackers")]
 pub(crate) struct GuardArgs {
-    /// The assumed behaviour of the server: it deviates from the protocol (active), or follows it and
-    /// inspects everything (curious)
+    /// The assumed behaviour of the server: it deviates from the protocol (active), or follows it
+    /// and inspects everything (curious)
     #[arg(long, value_name = "WHO", default_value = "active")]
     adversary: BehaviourArg,
     /// The share of a cohort that may collude with the server

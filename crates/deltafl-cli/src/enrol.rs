@@ -37,7 +37,7 @@ pub(crate) enum EnrolCommand {
         after_help = "Example:\n  deltafl enrol device phone-17 --server https://fl.example.org:7780 --token deltafl-… --out identity"
     )]
     Device {
-        /// What the device is called: a–z, 0–9, '-' and '_'
+        /// The name of the device: a–z, 0–9, '-' and '_'
         name: DeviceName,
         /// The HTTP side of the server
         #[arg(long, value_name = "URL")]

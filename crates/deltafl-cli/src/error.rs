@@ -4,7 +4,6 @@
 //! (such as a full disk), and 130 for a command stopped by Ctrl-C or a termination signal.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use deltafl_data::run_folder::RunFolderError;
@@ -46,8 +45,9 @@ impl BadInput {
         self
     }
 
-    /// Adds the location in a text file.
-    pub(crate) fn at(mut self, path: &Path, text: &str, label: LabeledSpan) -> Self {
+    /// Adds the location in a settings file.
+    #[cfg(feature = "net")]
+    pub(crate) fn at(mut self, path: &std::path::Path, text: &str, label: LabeledSpan) -> Self {
         let source = NamedSource::new(path.display().to_string(), text.to_owned()).with_language("toml");
         self.place = Some(Box::new(FilePlace { source, label }));
         self

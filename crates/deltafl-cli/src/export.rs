@@ -7,7 +7,8 @@ use miette::{IntoDiagnostic, WrapErr};
 
 use crate::error::explained;
 
-/// Export a run for TensorBoard, as tables that pandas and polars read, or as models for other programs
+/// Export a run for TensorBoard, as tables that pandas and polars read, or as models for other
+/// programs
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl export runs/emnist-linear --format tensorboard && tensorboard --logdir runs/emnist-linear/export/tensorboard\n  \

@@ -32,11 +32,11 @@ Examples:
   deltafl field experiments/paper/emnist-linear.toml --set rounds=300 --shard 1/4"
 )]
 pub(crate) struct Args {
-    /// A federation folder, a synthetic federation (glyphs, logistic, roles, tweets, synthetic(α,β), or an
-    /// inline table), or an experiment file
+    /// A federation folder, a synthetic federation (glyphs, logistic, roles, tweets,
+    /// synthetic(α,β), or an inline table), or an experiment file
     federation: String,
-    /// Algorithms, each as KIND or KIND:OPTION=VALUE with an option that is not tuned [default: all that
-    /// fit the federation]
+    /// Algorithms, each as KIND or KIND:OPTION=VALUE with an option that is not tuned [default: all
+    /// that fit the federation]
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     algorithms: Vec<String>,
     /// The kind of model [default: linear for features, lstm for words, gru for symbols]

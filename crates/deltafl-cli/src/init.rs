@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Examples per step
     #[arg(long, value_name = "N")]
     batch: Option<u64>,
-    /// Levels of Δ-FL beside FedAvg [default: 0.5]
+    /// Levels of Δ-FL, in addition to FedAvg [default: 0.5]
     #[arg(long, value_name = "THETA", value_delimiter = ',')]
     theta: Vec<f64>,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! The `deltafl` command: federated learning for heterogeneous devices.
 //!
-//! It parses arguments, calls `deltafl-run`, `deltafl-server` or `deltafl-device`, and prints. It is a
-//! library, so that the Python wheel can contain the command:
+//! It parses arguments, calls `deltafl-run`, `deltafl-server` or `deltafl-device`, and prints. It
+//! is a library, so that the Python wheel can contain the command:
 //!
 //! ```no_run
 //! let words = ["deltafl", "demo"].map(Into::into);

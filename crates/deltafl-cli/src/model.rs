@@ -133,7 +133,8 @@ struct Tried {
     value: f64,
     /// The number of evaluated examples.
     examples: u64,
-    /// Whether the examples are held out. If the device holds none out, it may have trained on them.
+    /// Whether the examples are held out. If the device holds none out, it may have trained on
+    /// them.
     held_out: bool,
     #[serde(skip)]
     shown: &'static Metric,
@@ -144,7 +145,8 @@ struct Tried {
 }
 
 impl Tried {
-    /// Returns median and 90th percentile of the metric over the held-out examples of other devices.
+    /// Returns median and 90th percentile of the metric over the held-out examples of other
+    /// devices.
     fn metric_of_others(&self) -> Option<[Bounds; 2]> {
         let of_metric = |figures: &&HeldOutFigures| figures.measure.name() == self.metric;
         self.others_held_out.iter().find(of_metric).map(|told| [told.figures.p50, told.figures.p90])
@@ -243,8 +245,8 @@ fn fitted(data: &Path, contract: Option<&DataContract>) -> Result<Federation> {
     Ok(contract.fit(federation).map_err(refused)?)
 }
 
-/// Mean loss and the task's metric over the examples that the device holds out, or over all of them where it holds none out.
-/// Nothing leaves the machine.
+/// Mean loss and the task's metric over the examples that the device holds out, or over all of them
+/// where it holds none out. Nothing leaves the machine.
 fn evaluate(
     card: &Card,
     about: &ModelAbout,

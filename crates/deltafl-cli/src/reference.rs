@@ -1,5 +1,6 @@
-//! `deltafl experiment` and `deltafl help experiment`: every key of an experiment file, for a terminal, as
-//! Markdown, and as a JSON schema for editors. All three are generated from `experiment::keys`.
+//! `deltafl experiment` and `deltafl help experiment`: every key of an experiment file, for a
+//! terminal, as Markdown, and as a JSON schema for editors. All three are generated from
+//! `experiment::keys`.
 
 use std::fmt::Write as _;
 
@@ -19,10 +20,11 @@ pub(crate) struct Args {
 }
 
 const INTRODUCTION: &str = "\
-An experiment is a TOML file, for example `experiments/quickstart.toml`. `deltafl run FILE` trains it.
-`--set KEY=VALUE` overrides a key; `--set algorithm.1.theta=0.3` overrides that of the second algorithm.
-A list for a key that takes one value defines a sweep (`deltafl sweep run FILE`). Paths are relative to
-the working directory, not to the experiment file. Invalid values are rejected with their line.";
+An experiment is a TOML file, for example `experiments/quickstart.toml`. `deltafl run FILE` trains
+it. `--set KEY=VALUE` overrides a key; `--set algorithm.1.theta=0.3` overrides that of the second
+algorithm. A list for a key that takes one value defines a sweep (`deltafl sweep run FILE`). Paths
+are relative to the working directory, not to the experiment file. Invalid values are rejected with
+their line.";
 
 pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {

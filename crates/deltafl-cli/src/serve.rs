@@ -30,7 +30,8 @@ use rounds::RoundArgs;
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server receives sums only; docs/src/explanation/threat-model.md describes what they reveal.
+/// The server receives sums only. docs/src/explanation/threat-model.md describes their information
+/// about single devices.
 /// Every finished round is stored. A server started again with the same arguments continues.
 #[derive(clap::Args, Debug)]
 #[command(
@@ -53,8 +54,8 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long)]
     insecure: bool,
-    /// Train levels θ although their tails differ by fewer than ten devices of a cohort, about which
-    /// the two sums reveal more
+    /// Train levels θ although their tails differ by fewer than ten devices of a cohort, about
+    /// which the two sums reveal more
     #[arg(long)]
     allow_close_levels: bool,
     /// The contract of the data, a JSON file with the shape and the normalisation of the devices'

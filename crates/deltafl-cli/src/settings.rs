@@ -24,7 +24,8 @@ const COMMANDS: [&str; 2] = ["serve", "device"];
 /// The file with the settings of a program that runs for long.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConfigArgs {
-    /// A TOML file with options by their names; variables such as DELTAFL_SERVE_LISTEN and DELTAFL_DEVICE_SERVER win over it, and flags over both
+    /// A TOML file with options by their names; variables such as DELTAFL_SERVE_LISTEN and
+    /// DELTAFL_DEVICE_SERVER win over it, and flags over both
     #[arg(long, value_name = "FILE", env = "DELTAFL_CONFIG")]
     config: Option<PathBuf>,
 }

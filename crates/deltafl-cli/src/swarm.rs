@@ -48,7 +48,8 @@ pub(crate) struct Args {
     /// How many devices, the first of the federation [default: all that train]
     #[arg(long, value_name = "N")]
     devices: Option<usize>,
-    /// The certificates and keys of the devices, as `deltafl certs device --fleet` wrote them; number k plays the k-th train device
+    /// The certificates and keys of the devices, as `deltafl certs device --fleet` wrote them;
+    /// number k plays the k-th train device
     #[arg(long, value_name = "FILE", required_unless_present = "insecure")]
     fleet: Option<PathBuf>,
     /// Without certificates, on a loopback address: for demonstrations
@@ -103,7 +104,8 @@ struct FaultArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "A day")]
 struct DayArgs {
-    /// Let devices come and go with the hours of a day that takes so many seconds: most are online at night, few at noon
+    /// Let devices come and go with the hours of a day that takes so many seconds: most are online
+    /// at night, few at noon
     #[arg(long = "day", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     length: Option<u32>,
     /// Seconds for which a device is online or away at least
@@ -203,7 +205,8 @@ fn options(args: &Args) -> Result<SwarmOptions> {
             open: args.open,
             min_cohort,
             guard: args.guard.options().assumptions().map_err(|e| bad_input(e.to_string()))?,
-            // Made-up devices: their runs are compared with simulations, and nothing of them is private.
+            // Made-up devices: their runs are compared with simulations, and nothing of them is
+            // private.
             reproducible: true,
             bucketed: true,
             answers: u64::MAX,

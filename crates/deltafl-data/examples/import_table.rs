@@ -1,4 +1,5 @@
-//! Imports a table as `deltafl data import auto` does, for measurements: `import_table FILE FOLDER`.
+//! Imports a table as `deltafl data import auto` does, for measurements: `import_table FILE
+//! FOLDER`.
 
 use std::path::PathBuf;
 

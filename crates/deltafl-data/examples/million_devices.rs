@@ -4,7 +4,8 @@
 //! $ cargo run --release -p deltafl-data --example million_devices -- 1000000 /tmp/million
 //! ```
 //!
-//! Each device has 10 examples of 16 features of two classes, whose means lie apart by a shift of the device's own.
+//! Each device has 10 examples of 16 features of two classes, whose means lie apart by a shift of
+//! the device's own.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Arrow IPC files of one record batch: the types of columns, and files with several columns. `table`
-//! reads the files of other programs.
+//! Arrow IPC files of one record batch: the types of columns, and files with several columns.
+//! `table` reads the files of other programs.
 //!
 //! pyarrow reads these files without conversion. Two properties are specific to this
 //! implementation. The body of the batch is written incrementally, so that a file larger than

@@ -67,8 +67,8 @@ struct ExperimentFile {
     evaluate_every: NonZeroU64,
     /// `None` only while the file is parsed.
     weights: Option<Weights>,
-    /// The tracks that train in a round, and their devices, if the file contains it or η is found in
-    /// secure sums.
+    /// The tracks that train in a round, and their devices, if the file contains it or η is found
+    /// in secure sums.
     #[serde(skip_serializing_if = "Option::is_none")]
     tracks: Option<TrackSchedule>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -441,8 +441,8 @@ impl Experiment {
         Terms { weights: self.weights(), schedule, tracks, clip: self.0.clip }
     }
 
-    /// Returns the schedule of tracks in a deployment; in turn if the file does not contain one. Returns
-    /// `None` if the file requests that tracks train together, which devices reject.
+    /// Returns the schedule of tracks in a deployment; in turn if the file does not contain one.
+    /// Returns `None` if the file requests that tracks train together, which devices reject.
     pub fn deployed_schedule(&self) -> Option<TrackSchedule> {
         let schedule = self.0.tracks.unwrap_or(TrackSchedule::InTurn);
         (schedule != TrackSchedule::Together).then_some(schedule)

@@ -16,8 +16,8 @@ use super::open::OpenError;
 /// The name of the file.
 const FILE_NAME: &str = "groups.csv";
 
-/// Writes the declared groups of the devices of a federation folder, as pairs of identity and group. An
-/// importer calls it after it has written the folder.
+/// Writes the declared groups of the devices of a federation folder, as pairs of identity and
+/// group. An importer calls it after it has written the folder.
 ///
 /// # Errors
 ///

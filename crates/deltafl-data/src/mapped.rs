@@ -18,8 +18,8 @@ pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
     // SAFETY: the map is only read, as plain bytes and numbers for which any bit pattern is valid.
     // The readers check values that must be UTF-8 or in a range. A map is sound as long as no
     // process changes the file. A federation's files are written under another name, synced,
-    // renamed and never opened for writing again; `docs/src/how-to/data.md` requires the same of other
-    // programs, and that an Arrow file does not change during its import.
+    // renamed and never opened for writing again; `docs/src/how-to/data.md` requires the same of
+    // other programs, and that an Arrow file does not change during its import.
     let map = unsafe { Mmap::map(&file)? };
     Ok(Bytes::from_owner(map))
 }

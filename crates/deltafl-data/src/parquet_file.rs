@@ -1,5 +1,5 @@
-//! Parquet files without Arrow: [`columns`] reads the values of any file, [`table`] writes and reads
-//! flat tables.
+//! Parquet files without Arrow: [`columns`] reads the values of any file, [`table`] writes and
+//! reads flat tables.
 
 pub(crate) mod columns;
 pub mod table;

@@ -339,8 +339,8 @@ pub fn read_classes(path: &Path) -> Result<Option<Classes>, RunFolderError> {
     classes::read(path)
 }
 
-/// Returns the metric of each group of devices after the last round of a run; `None` if devices declare
-/// no groups.
+/// Returns the metric of each group of devices after the last round of a run; `None` if devices
+/// declare no groups.
 pub fn read_groups(path: &Path) -> Result<Option<Groups>, RunFolderError> {
     groups::read(path)
 }

@@ -46,8 +46,8 @@ impl Answering {
 }
 
 impl AnswerTask<'_> {
-    /// Returns the answers to all queries, one after the other. The answers to queries that the device
-    /// does not answer are zero. `own` is the memory of the device per query.
+    /// Returns the answers to all queries, one after the other. The answers to queries that the
+    /// device does not answer are zero. `own` is the memory of the device per query.
     pub(super) fn answer(
         &self,
         question: &Question,

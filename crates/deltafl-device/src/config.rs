@@ -25,12 +25,13 @@ const LOOPBACK_COHORT: usize = 3;
 pub struct DeviceConfig {
     /// The address of the server, HOST:PORT.
     pub server: String,
-    /// The folder with the device's certificate and keys. Without one the device connects to a loopback address only, for
-    /// demonstrations.
+    /// The folder with the device's certificate and keys. Without one the device connects to a
+    /// loopback address only, for demonstrations.
     pub identity: Option<PathBuf>,
     /// The name of the device in the data; the only one that trains if `None`.
     pub name: Option<String>,
-    /// The folder of the device's state; `state` in the identity's folder if `None`, and none without an identity.
+    /// The folder of the device's state; `state` in the identity's folder if `None`, and none
+    /// without an identity.
     pub state: Option<PathBuf>,
     /// The instruction set of the kernels; the best of this machine if `None`.
     pub kernel: Option<Isa>,
@@ -62,16 +63,18 @@ pub struct DeviceConfig {
     pub min_examples: u64,
     /// Whether the server may weigh devices by classes of their numbers of examples.
     pub bucketed: bool,
-    /// Whether not to report the error on the examples that the device holds out, not even inside sums.
+    /// Whether not to report the error on the examples that the device holds out, not even inside
+    /// sums.
     pub no_evaluation: bool,
     /// Rounds of a run between two rounds that the device answers.
     pub rounds_between: u64,
-    /// The largest ε under one authority, over everything that the device has ever answered; no limit if `None`.
+    /// The largest ε under one authority, over everything that the device has ever answered; no
+    /// limit if `None`.
     pub max_epsilon: Option<f64>,
     /// δ of that ε.
     pub delta: f64,
-    /// Whether to draw batches from the server's seed, for the bits of a simulation. The server then knows every random
-    /// number of the device.
+    /// Whether to draw batches from the server's seed, for the bits of a simulation. The server
+    /// then knows every random number of the device.
     pub reproducible: bool,
     /// The assumed behaviour of the server, against which rounds must protect the device.
     pub adversary: ServerBehaviour,

@@ -15,115 +15,21 @@ use deltafl_secagg::graph::Permille;
 use deltafl_secagg::params::RoundParams;
 use deltafl_wire::proto;
 use deltafl_wire::threat::ThreatAssumptions;
-use tokio::time::Instant;
 
+mod compute_time;
+mod refusal;
+
+pub(crate) use self::compute_time::ComputeTimeBudget;
+use self::compute_time::DAY;
+pub(crate) use self::refusal::TooMuch;
+pub use self::refusal::{NotAllowed, Reason};
 use crate::state::{AnswerBudget, PrivacyLimit};
-
-/// One day, the period of the computing budget.
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The reason for which a device does not participate for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The device is in use.
-    Busy,
-    /// The device is not charging.
-    Battery,
-    /// The owner's agreement does not allow it.
-    Policy,
-    /// The device cannot do the work.
-    Unable,
-    /// The device has answered this before.
-    Answered,
-}
-
-impl Reason {
-    pub(super) fn to_wire(self) -> proto::Decline {
-        use proto::decline::Reason as Wire;
-        let reason = match self {
-            Self::Busy => Wire::Busy,
-            Self::Battery => Wire::Battery,
-            Self::Policy => Wire::Policy,
-            Self::Unable => Wire::Unable,
-            Self::Answered => Wire::Answered,
-        };
-        proto::Decline { reason: reason.into() }
-    }
-}
-
-/// The reason for which a device does not participate in an experiment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NotAllowed {
-    /// The experiment is not on the device's list.
-    #[error("experiment {0} is not on this device's list")]
-    Experiment(String),
-    /// The model is not on the device's list.
-    #[error("model {0} is not on this device's list")]
-    Model(String),
-    /// The server asks for individual losses.
-    #[error("the server trains in open mode, to which this device's owner did not agree")]
-    Open,
-    /// The data contract differs from the contract for which the device prepared its examples.
-    #[error(
-        "the server has another contract of the data than the one that this device prepared its examples for"
-    )]
-    OtherContract,
-    /// The model of the server differs from the model of the device.
-    #[error("the server trains {theirs} parameters, this device's model has {ours}")]
-    OtherModel {
-        /// The number of parameters of the server's model.
-        theirs: u64,
-        /// The number of parameters of the device's model.
-        ours: u64,
-    },
-}
 
 /// The largest batch of a step that draws its examples. It determines the memory in which a device
 /// trains. In a pass over the examples, no batch is larger than their number.
 const LARGE_BATCH: u64 = 1024;
 /// The examples that count as one pass if a plan names a number of steps.
 const EXAMPLES_PER_PASS: u64 = 1000;
-
-/// The reason for which a device refuses the work of a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TooMuch {
-    #[error(
-        "a question of {passes} passes over the examples, more than the {most} that this device's owner allows"
-    )]
-    Passes { passes: u64, most: u64 },
-    #[error("steps on batches of {batch} examples, more than {most}")]
-    Batch { batch: u64, most: u64 },
-    #[error(
-        "a question that weighs devices by their examples, to which this device's owner did not agree: \
-             weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
-    )]
-    Weights,
-    #[error(
-        "a question that weighs devices by classes of their sizes, to which this device's owner did not agree"
-    )]
-    Bucketed,
-    #[error(
-        "an update on batches of {batch} examples, fewer than the {least} that this device's owner requires"
-    )]
-    SmallBatch { batch: u64, least: u64 },
-    #[error("an update of {steps} steps, fewer than the {least} that this device's owner requires")]
-    FewSteps { steps: u64, least: u64 },
-    #[error("an answer from {examples} examples, fewer than the {least} that this device's owner requires")]
-    FewExamples { examples: u64, least: u64 },
-    #[error("a question in which several tracks share this device, unlike tracks = \"in-turn\" or \"apart\"")]
-    Together,
-    #[error("a question that asks track {0} the same thing twice, or at several params")]
-    Twice(u32),
-    #[error("a question of run {run}, where the authority has signed {runs}")]
-    UnsignedRun { run: u64, runs: u64 },
-    #[error("a question for {members} devices that {active} devices answer")]
-    Members { members: u64, active: u64 },
-    #[error(
-        "a question that divides {members} devices among {tracks} tracks: fewer than {least} would hide each other"
-    )]
-    Divided { members: u64, tracks: u64, least: u64 },
-}
 
 /// Returns the minimum average number of devices per track if a cohort is divided among tracks. It
 /// is a third of the owner's smallest cohort, at most ten.
@@ -155,9 +61,9 @@ pub struct Consent {
     pub drawn_only: bool,
     /// The computing time per day.
     pub work_per_day: Duration,
-    /// The maximum number of passes over the device's examples for one question. 1,000 examples of a
-    /// plan that names its steps count as one pass. The device refuses a larger question before it
-    /// starts the work.
+    /// The maximum number of passes over the device's examples for one question. 1,000 examples of
+    /// a plan that names its steps count as one pass. The device refuses a larger question before
+    /// it starts the work.
     pub max_passes: u32,
     /// The largest number of answers under one authority. An answer is a contribution to one sum.
     pub answers: u64,
@@ -175,7 +81,8 @@ pub struct Consent {
     pub evaluate: bool,
     /// The number of rounds of a run that the device skips between two answers.
     pub rounds_between: u64,
-    /// The largest ε under one authority, computed by the device over everything that it has answered.
+    /// The largest ε under one authority, computed by the device over everything that it has
+    /// answered.
     pub privacy: PrivacyLimit,
     /// Whether batches and the track follow from the seed of the server, so that a deployment
     /// reproduces the bits of a simulation. The server then knows all random numbers of the device,
@@ -280,9 +187,9 @@ impl Consent {
         Ok(())
     }
 
-    /// Checks that the work and the memory of a question are within the owner's limits. The result does
-    /// not depend on the number of examples of the device. Otherwise a server could find this number by
-    /// a few questions.
+    /// Checks that the work and the memory of a question are within the owner's limits. The result
+    /// does not depend on the number of examples of the device. Otherwise a server could find this
+    /// number by a few questions.
     pub(super) fn allows_work(&self, question: &Question<ParamsId>) -> Result<(), TooMuch> {
         let mut passes = 0u64;
         for query in &question.queries {
@@ -302,8 +209,8 @@ impl Consent {
         if passes > most { Err(TooMuch::Passes { passes, most }) } else { Ok(()) }
     }
 
-    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step on
-    /// one example is the gradient of that example.
+    /// Checks that an answer of a device with `examples` examples rests on enough of them. A step
+    /// on one example is the gradient of that example.
     pub(super) fn allows_detail(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
         for query in &question.queries {
             let behind = match &query.ask {
@@ -332,7 +239,8 @@ impl Consent {
     }
 
     /// Returns the cost of answering a question: the sum over the queries of a track, for the track
-    /// with the largest cost. A query without noise has no finite cost. The device computes the number of honest devices in the sum by its own assumptions.
+    /// with the largest cost. A query without noise has no finite cost. The device computes the
+    /// number of honest devices in the sum by its own assumptions.
     pub(super) fn cost(&self, question: &Question<ParamsId>, params: &RoundParams, active: usize) -> Rho {
         let colluding = self.guard.colluding(params.cohort) as usize;
         let honest = params.graph.honest_in_sum(params.cohort, active, colluding) as u64;
@@ -367,28 +275,6 @@ impl Consent {
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
             defences,
         }
-    }
-}
-
-/// The computing time used on the current day.
-#[derive(Debug, Default)]
-pub(super) struct ComputeTimeBudget {
-    since: Option<Instant>,
-    used: Duration,
-}
-
-impl ComputeTimeBudget {
-    /// Returns the time until budget is available again, or `None` if it is available now.
-    pub(super) fn wait(&mut self, budget: Duration) -> Option<Duration> {
-        let age = self.since.get_or_insert_with(Instant::now).elapsed();
-        if age >= DAY {
-            *self = Self { since: Some(Instant::now()), used: Duration::ZERO };
-        }
-        (self.used >= budget).then(|| DAY.saturating_sub(age))
-    }
-
-    pub(super) fn spend(&mut self, time: Duration) {
-        self.used += time;
     }
 }
 
@@ -490,8 +376,8 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1)), Ok(()), "a batch of all examples");
     }
 
-    /// A server that asks for more and more work learns where a device refuses. With the defaults this
-    /// does not depend on the device if it has at least four examples.
+    /// A server that asks for more and more work learns where a device refuses. With the defaults
+    /// this does not depend on the device if it has at least four examples.
     #[test]
     fn a_refusal_does_not_reveal_the_number_of_examples() {
         use Work::{Epochs, Steps};
@@ -609,14 +495,5 @@ mod tests {
         };
         assert_eq!((of_run(0), of_run(1)), (Ok(()), Ok(())));
         assert_eq!(of_run(2), Err(TooMuch::UnsignedRun { run: 2, runs: 2 }));
-    }
-
-    #[test]
-    fn a_spent_budget_means_waiting_for_the_next_day() {
-        let mut ledger = ComputeTimeBudget::default();
-        let budget = Duration::from_secs(60);
-        assert_eq!(ledger.wait(budget), None);
-        ledger.spend(budget);
-        assert!(ledger.wait(budget).is_some_and(|wait| wait > Duration::from_secs(23 * 60 * 60)));
     }
 }

@@ -1,11 +1,11 @@
 //! Defences that a test can switch off one at a time.
 //!
 //! The switches work only under the feature `test-util`. In every other build all defences are on.
-//! `scripts/defences` switches off each of them in turn and checks that a test fails.
+//! `scripts/defences` switches off one after another and checks that a test fails.
 
 use deltafl_secagg::defences as protocol;
 
-/// A defence of a device, besides those of secure aggregation.
+/// A defence of a device, in addition to those of secure aggregation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Defence {

@@ -16,7 +16,7 @@ const MESSAGES: u64 = 8;
 pub struct Misconduct {
     /// The probability that the device disappears at a random phase of a round.
     pub drop_out: f64,
-    /// The probability that the device sends noise in place of one message of a round.
+    /// The probability that the device replaces one message of a round by noise.
     pub garbage: f64,
     /// The maximum delay of an answer in milliseconds. The delay is drawn uniformly.
     pub delay_ms: u64,
@@ -46,7 +46,7 @@ pub(crate) enum Turn {
     Sent,
     /// The device disappears before it sends the message.
     Vanishes,
-    /// The device sends noise in place of the message.
+    /// The device sends noise instead of the message.
     Garbled,
 }
 

@@ -272,8 +272,8 @@ impl Device {
 
     /// Replaces the network, the clock and the random numbers of the operating system.
     ///
-    /// The random numbers must be unpredictable outside of tests, because secure aggregation derives
-    /// its keys from them.
+    /// The random numbers must be unpredictable outside of tests, because secure aggregation
+    /// derives its keys from them.
     #[must_use]
     pub fn with_environment(mut self, environment: Environment) -> Self {
         self.state.clock = Arc::clone(&environment.clock);
@@ -337,8 +337,8 @@ impl Device {
     }
 
     /// Participates in rounds across lost connections and server restarts. Ends when the future is
-    /// dropped, when an observer stops the device, or when the server's request exceeds the owner's consent. The device does not
-    /// connect while the owner's conditions are not met.
+    /// dropped, when an observer stops the device, or when the server's request exceeds the owner's
+    /// consent. The device does not connect while the owner's conditions are not met.
     pub async fn run(mut self, trainer: Arc<dyn LocalTrainer>, data: DeviceData) -> Result<(), NotAllowed> {
         let mut memory = session::ConnectionCache::default();
         let random = Arc::clone(&self.environment.random);

@@ -27,7 +27,7 @@ pub struct Offer {
     pub model: String,
     /// Whether the server asks devices for individual losses.
     pub open: bool,
-    /// The data contract, or `None` if devices bring their own trainer.
+    /// The data contract, or `None` if devices have their own trainer.
     pub contract: Option<DataContract>,
 }
 

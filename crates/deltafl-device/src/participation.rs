@@ -223,8 +223,8 @@ pub struct Participation<'a> {
 }
 
 impl Participation<'_> {
-    /// Takes part in a federation until `ended` returns true, or the owner's consent does not cover a question of the server.
-    /// `ended` is called ten times a second.
+    /// Takes part in a federation until `ended` returns true, or the owner's consent does not cover
+    /// a question of the server. `ended` is called ten times a second.
     ///
     /// It blocks and starts its own tokio runtime. Call it outside of a runtime.
     pub fn run(self, ended: &(dyn Fn() -> bool + Sync)) -> Result<(), DeviceError> {
@@ -332,8 +332,8 @@ struct KnownState {
     answered: Option<u64>,
 }
 
-/// Returns an observer that forwards changes: a round is answered, training is over, a connection is lost or
-/// established again. A device whose certificate is refused stops.
+/// Returns an observer that forwards changes: a round is answered, training is over, a connection
+/// is lost or established again. A device whose certificate is refused stops.
 fn observer(sender: UnboundedSender<OwnerEvent>) -> SessionObserver {
     let known = Mutex::new(KnownState { is_connected: true, is_finished: false, answered: None });
     Arc::new(move |event: SessionEvent<'_>| {
@@ -380,8 +380,8 @@ async fn wait_until_willing(consent: &Consent, notify: &(dyn Fn(&DeviceNotice<'_
     }
 }
 
-/// The offer of the server, as soon as it can be reached. A server that does not know the device yet may still be reading the
-/// roster to which it was added.
+/// The offer of the server, as soon as it can be reached. A server that does not know the device
+/// yet may still be reading the roster to which it was added.
 async fn first_offer(
     server: &ServerEndpoint,
     name: &str,

@@ -214,8 +214,8 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Appends an accepted roster to the log of rosters, if the state is on disk and the log does not
-    /// end with it.
+    /// Appends an accepted roster to the log of rosters, if the state is on disk and the log does
+    /// not end with it.
     pub(crate) fn log_roster(&mut self, roster: &LoggedRoster) -> Result<(), StateError> {
         let Some(folder) = &self.folder else { return Ok(()) };
         if self.logged != Some(roster.version) {
@@ -245,8 +245,8 @@ impl DeviceState {
         self.answers.add(authority, today())
     }
 
-    /// Returns the answers of the device whose state is in this folder, by the key of the authority.
-    /// The device may run at the same time.
+    /// Returns the answers of the device whose state is in this folder, by the key of the
+    /// authority. The device may run at the same time.
     pub fn read_answers(path: &Path) -> Result<BTreeMap<[u8; 32], AnswerCount>, StateError> {
         AnswerCounts::open(&path.join("answers")).map(AnswerCounts::into_entries)
     }
@@ -277,7 +277,7 @@ impl DeviceState {
         self.ledger.track(key)
     }
 
-    /// What the device remembers for each of these tracks. It never leaves the device.
+    /// Returns the state of the device for each of these tracks. It never leaves the device.
     pub(crate) fn recall(
         &mut self,
         key: &RoundKey,

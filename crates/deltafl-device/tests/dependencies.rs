@@ -7,7 +7,8 @@ mod watchdog;
 
 use std::process::Command;
 
-/// A database, an HTTP server, a certificate authority, an object store, charts and file formats: a device needs none.
+/// A database, an HTTP server, a certificate authority, an object store, charts and file formats: a
+/// device needs none.
 const FORBIDDEN: [&str; 8] =
     ["sqlx", "axum", "rcgen", "object_store", "plotters", "parquet", "arrow", "deltafl-data"];
 
@@ -29,8 +30,9 @@ fn a_device_links_no_database_no_http_server_and_no_certificate_authority() {
     }
 }
 
-/// Bytes of a device that is its own program, without debug information. A build for tests optimises little but what computes,
-/// and has checks of overflow: it is twice as large as a release, and is bounded so that what a device links does not grow unseen.
+/// Bytes of a device that is its own program, without debug information. A build for tests
+/// optimises little but what computes, and has checks of overflow: it is twice as large as a
+/// release, and is bounded so that what a device links does not grow unseen.
 const MOST_BYTES: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 8_000_000 };
 
 #[test]

@@ -1,7 +1,8 @@
 //! Time per round on one rank and on two, the overhead of the exchange, and its collectives.
 //!
-//! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one case. It wants
-//! idle cores: a rank that waits does so on a core of its own. The least of several rounds is shown, and the median.
+//! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one
+//! case. It wants idle cores: a rank that waits does so on a core of its own. The least of several
+//! rounds is shown, and the median.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -87,7 +88,8 @@ fn build_and_run(world: &World, case: &str, spec: &ModelSpec, times: u64) {
     rounds(world, case, &federation, &*model, times);
 }
 
-/// The all-reduce that blocks, and the one of the exchange, which leaves room for other work; least of some.
+/// The all-reduce that blocks, and the one of the exchange, which leaves room for other work; least
+/// of some.
 fn all_reduce(world: &World, len: usize) {
     let values = vec![world.rank() as u64; len];
     let mut sum = vec![0u64; len];

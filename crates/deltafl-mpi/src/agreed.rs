@@ -6,7 +6,7 @@ use deltafl::training::{Event, Observer, ObserverResult, TrackState};
 
 use crate::world::World;
 
-/// The observer of every rank. Rank 0 forwards events to an observer of its own, whose decision to
+/// The observer of every rank. Rank 0 forwards events to the caller's observer, whose decision to
 /// stop holds on all ranks.
 pub struct Agreed<'a, O> {
     world: &'a World,

@@ -1,5 +1,6 @@
-//! Jobs of several ranks: the same bits as the threads exchange, killed or not, and a clear word when something
-//! is wrong. Each test starts this program again under `mpirun`, as ranks that run [`a_rank`].
+//! Jobs of several ranks: the same bits as the threads exchange, killed or not, and a clear word
+//! when something is wrong. Each test starts this program again under `mpirun`, as ranks that run
+//! [`a_rank`].
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

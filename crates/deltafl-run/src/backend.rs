@@ -103,7 +103,8 @@ impl<'a> Backend<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, RunError> {
-        // GPUs do not train personal models. Such an experiment uses the CPU unless a GPU is required.
+        // GPUs do not train personal models. Such an experiment uses the CPU unless a GPU is
+        // required.
         let unfit = experiment.tracks().iter().any(Track::needs_cpu);
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);

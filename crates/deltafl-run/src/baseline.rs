@@ -6,8 +6,8 @@ use deltafl_data::run_folder::{Baseline, Summary};
 
 use crate::text_table::{decimals, number};
 
-/// Returns the error of the best constant prediction of the train devices on the test devices, or on
-/// the train devices if there are no test devices.
+/// Returns the error of the best constant prediction of the train devices on the test devices, or
+/// on the train devices if there are no test devices.
 pub fn baseline(federation: &Federation) -> Option<Baseline> {
     let (train, test) = (federation.split(Split::Train), federation.split(Split::Test));
     let reported = if test.is_empty() { &train } else { &test };

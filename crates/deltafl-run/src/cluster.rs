@@ -56,7 +56,8 @@ pub fn run(
     }
 }
 
-/// The ranks of an MPI job that share independent work: each trains a share of the points of a field.
+/// The ranks of an MPI job that share independent work: each trains a share of the points of a
+/// field.
 pub struct RankShares {
     world: World,
 }

@@ -153,8 +153,8 @@ pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentF
     parse(path, &text(path)?, overrides)
 }
 
-/// Returns the error of a layer that does not fit the data, at its place in the experiment file; `None` if
-/// this is another error, or if the file does not contain the layer.
+/// Returns the error of a layer that does not fit the data, at its place in the experiment file;
+/// `None` if this is another error, or if the file does not contain the layer.
 pub fn layer_error(path: &Path, overrides: &[String], error: &RunError) -> Option<ExperimentFileError> {
     let RunError::Model(ModelMismatch::Layer(error)) = error else { return None };
     let text = text(path).ok()?;

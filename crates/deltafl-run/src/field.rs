@@ -10,7 +10,8 @@
 //!
 //! 1. Every method has [`CANDIDATES`] candidates: values of its options and of the learning rate.
 //! 2. Successive halving chooses one by its error on held-out train devices ([`RUNGS`]).
-//! 3. The chosen candidate trains on every split, with the seeds, cohorts and local work of all others.
+//! 3. The chosen candidate trains on every split, with the seeds, cohorts and local work of all
+//!    others.
 //!
 //! A point depends only on its experiment. A second call therefore continues where the first one
 //! stopped, and shards on several machines are merged by copying their `points`.
@@ -45,8 +46,8 @@ use crate::sweep::folder::{Standing, SweepFolder};
 use crate::sweep::points::{Shard, SweepPoint};
 use crate::sweep::train::{self, SweepOptions, Tally};
 
-/// The rungs of successive halving: how many candidates of a method train, and for which fraction of
-/// the rounds (numerator, denominator).
+/// The rungs of successive halving: how many candidates of a method train, and for which fraction
+/// of the rounds (numerator, denominator).
 pub const RUNGS: [(usize, (u64, u64)); 2] = [(CANDIDATES, (1, 6)), (3, (1, 2))];
 
 /// The statistic over validation devices that chooses between candidates.
@@ -111,8 +112,8 @@ struct Contender<'a> {
 }
 
 impl Field {
-    /// Plans a field. `federation` is a federation folder, the name of a synthetic federation such as
-    /// `glyphs` or `synthetic(1,1)`, an inline table, or an experiment file.
+    /// Plans a field. `federation` is a federation folder, the name of a synthetic federation such
+    /// as `glyphs` or `synthetic(1,1)`, an inline table, or an experiment file.
     ///
     /// # Errors
     ///
@@ -168,7 +169,8 @@ impl Field {
     pub fn estimate(&self, stop: &AtomicBool) -> Result<Option<FieldEstimate>, FieldError> {
         let (mut estimate, mut time) = (FieldEstimate { points: 0, rounds: 0, time: None }, Duration::ZERO);
         let federation = session::load(&self.base)?;
-        // Methods on a GPU and on the CPU are measured separately, each with all of its methods at once.
+        // Methods on a GPU and on the CPU are measured separately, each with all of its methods at
+        // once.
         let on_cpu = |method: &FieldMethod| {
             let candidate = &method.grid(&self.base).candidates()[0];
             let experiment = method.experiment(&self.base, candidate)?;
@@ -214,8 +216,8 @@ impl Field {
     ///
     /// # Errors
     ///
-    /// Fails if a point fails, is interrupted or is trained by another process, or if a candidate of
-    /// no method has a finite error.
+    /// Fails if a point fails, is interrupted or is trained by another process, or if a candidate
+    /// of no method has a finite error.
     pub fn train(&self, observer: &mut SweepObserver<'_>) -> Result<(), FieldError> {
         create_folder(&self.out)?;
         write_file(&self.out.join("field.toml"), self.base.to_toml().as_bytes())?;
@@ -300,8 +302,8 @@ impl Field {
         Ok(())
     }
 
-    /// Returns the validation statistic that chooses, and the other one for ties, as costs. The 90th
-    /// percentile of an error may be 1 for every candidate.
+    /// Returns the validation statistic that chooses, and the other one for ties, as costs. The
+    /// 90th percentile of an error may be 1 for every candidate.
     fn costs(&self, summary: &Summary) -> Option<[f64; 2]> {
         let figures = summary.tracks.first()?.validation?;
         let [p90, mean] = [figures.p90.mean, figures.mean.mean];

@@ -94,8 +94,8 @@ pub struct TrainedModel {
 }
 
 impl TrainedModel {
-    /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of `seed`.
-    /// Also returns all levels of the run.
+    /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of
+    /// `seed`. Also returns all levels of the run.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ pub struct Predictions {
     pub outputs: Vec<f32>,
 }
 
-/// Predicts the targets of new data: a federation folder, or the files of a table, which are coded by
-/// the constants of the model.
+/// Predicts the targets of new data: a federation folder, or the files of a table, which are coded
+/// by the constants of the model.
 ///
 /// # Errors
 ///

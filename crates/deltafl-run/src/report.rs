@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use deltafl_data::experiment::Experiment;
 
 mod cohorts;
+mod device_evaluations;
+mod distribution;
 mod figures;
 mod headline;
 mod measure;
@@ -77,8 +79,8 @@ pub enum ReportFigures {
     Omitted,
 }
 
-/// Renders the page of a field. Each entry is a name and its runs, one per method with the name of the
-/// method. The runs of an entry must have evaluated the same devices after the same rounds.
+/// Renders the page of a field. Each entry is a name and its runs, one per method with the name of
+/// the method. The runs of an entry must have evaluated the same devices after the same rounds.
 pub(crate) fn field_page(
     entries: &[(String, Vec<(String, PathBuf)>)],
     (caption, rows): &(String, Vec<Vec<String>>),
@@ -96,8 +98,8 @@ pub(crate) fn field_page(
     Ok(page::page_with_text_table(&runs.into_iter().flatten().collect::<Vec<_>>(), caption, rows))
 }
 
-/// Draws the error of the devices against ε over runs that differ in it, as SVG. Returns `None` if no
-/// two runs have different ε.
+/// Draws the error of the devices against ε over runs that differ in it, as SVG. Returns `None` if
+/// no two runs have different ε.
 ///
 /// # Errors
 ///

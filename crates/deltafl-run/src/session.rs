@@ -8,155 +8,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use deltafl::algorithm::{AGNOSTIC_GROUPS, TrackLabel};
-use deltafl::compute::{Compute, ComputeError};
+use deltafl::compute::Compute;
 use deltafl::data::{DataContract, Federation, Split};
-use deltafl::exchange::{Exchange, ExchangeError, Simulation};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
-use deltafl::model::{Model, ModelMismatch};
+use deltafl::model::Model;
 use deltafl::params::Params;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{
-    Event, Observer, ObserverError, ObserverResult, SharedObserver, State, TrainingError,
-};
-use deltafl_cuda::GpuError;
+use deltafl::training::{Event, Observer, ObserverResult, SharedObserver, State};
 use deltafl_data::experiment::{
-    AlgorithmSection, DataSource, Experiment, ExternalAlgorithms, LoadError, Population, Resolved,
-    SecureAggregation,
+    AlgorithmSection, DataSource, Experiment, ExternalAlgorithms, Population, Resolved, SecureAggregation,
 };
-use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
+use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendRequest, Machine};
 use crate::baseline;
 use crate::by_class::{self, ByClassError};
 use crate::by_group;
-use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::layer_table;
 
+mod error;
 mod local;
 
+pub use error::RunError;
 use local::LocalRun;
-
-/// The reason why a run fails.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The data of the experiment cannot be loaded.
-    #[error("the data of the experiment cannot be used")]
-    Data(#[from] LoadError),
-    /// The model cannot be built for the data.
-    #[error("the model does not fit the data")]
-    Model(#[from] ModelMismatch),
-    /// The devices cannot compute, or there are none.
-    #[error("the experiment cannot be trained")]
-    Setup(#[source] ExchangeError),
-    /// The GPU that the run requires cannot be used.
-    #[error("--compute cuda:{ordinal} cannot be used")]
-    Gpu {
-        /// The number of the GPU.
-        ordinal: usize,
-        /// The error of the GPU.
-        source: GpuError,
-    },
-    /// The GPU has too little memory for the seeds.
-    #[error("the seeds do not fit on the GPU")]
-    GpuMemory(#[source] GpuError),
-    /// The run folder cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// A round failed.
-    #[error(transparent)]
-    Training(#[from] TrainingError),
-    /// The classes cannot be evaluated.
-    #[error(transparent)]
-    Classes(#[from] ByClassError),
-    /// The state of rank 0 cannot be sent to the other ranks.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// Only the program that implements an algorithm of the experiment can train it.
-    #[error("the algorithm {name} is implemented by a program: train it with that program")]
-    External {
-        /// The name of the algorithm.
-        name: String,
-    },
-    /// A trainer cannot train an algorithm.
-    #[error("{track} cannot be trained by your trainer: {reason}")]
-    Untrainable {
-        /// The name of the track.
-        track: String,
-        /// The part of the algorithm that trainers do not support.
-        reason: &'static str,
-    },
-    /// A rank of an MPI job cannot take part, or the ranks disagree.
-    #[error("{problem}")]
-    Ranks {
-        /// The problem.
-        problem: String,
-    },
-    /// A rank of an MPI job cannot take part.
-    #[error("{rank} cannot take part")]
-    Rank {
-        /// The rank, with its host.
-        rank: String,
-        /// The error on the rank.
-        source: Box<Self>,
-    },
-}
-
-impl RunError {
-    /// Converts an error of the backend before training.
-    pub(crate) fn compute(error: ComputeError) -> Self {
-        Self::Setup(error.into())
-    }
-}
-
-impl From<ObserverError> for RunError {
-    fn from(error: ObserverError) -> Self {
-        Self::Training(TrainingError::Observer(error))
-    }
-}
-
-impl From<RunFolderError> for RunError {
-    fn from(error: RunFolderError) -> Self {
-        Self::Folder(error.into())
-    }
-}
-
-impl Explain for RunError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Data(_)
-            | Self::Model(_)
-            | Self::Setup(_)
-            | Self::Gpu { .. }
-            | Self::GpuMemory(_)
-            | Self::External { .. }
-            | Self::Untrainable { .. }
-            | Self::Ranks { .. } => ErrorKind::InvalidInput,
-            Self::Folder(error) => error.kind(),
-            Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
-            Self::Rank { source, .. } => source.kind(),
-        }
-    }
-
-    fn help(&self) -> Option<String> {
-        match self {
-            Self::Gpu { .. } => Some(
-                "train with --compute cpu, or auto for a GPU if one can be used; a run continues on the backend on \
-                 which it was begun"
-                    .to_owned(),
-            ),
-            Self::Folder(error) => error.help(),
-            Self::Rank { source, .. } => source.help(),
-            _ => None,
-        }
-    }
-
-    fn excerpt(&self) -> Option<Excerpt<'_>> {
-        None
-    }
-}
 
 /// How to run an experiment.
 pub struct RunOptions<'a> {
@@ -166,8 +43,8 @@ pub struct RunOptions<'a> {
     pub start: Start,
     /// The parts of the machine to use.
     pub machine: Machine,
-    /// Whether a GPU may train several seeds at the same time. An observer that displays one seed at
-    /// a time needs `false`.
+    /// Whether a GPU may train several seeds at the same time. An observer that displays one seed
+    /// at a time needs `false`.
     pub concurrent_seeds: bool,
     /// The implementation of the external algorithms of the experiment.
     pub algorithms: Option<&'a dyn ExternalAlgorithms>,
@@ -408,8 +285,8 @@ fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<
     Ok(())
 }
 
-/// Evaluates each class and each group of devices after the last round, if they have names, and writes the
-/// results.
+/// Evaluates each class and each group of devices after the last round, if they have names, and
+/// writes the results.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,

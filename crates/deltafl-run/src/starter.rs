@@ -82,7 +82,7 @@ pub struct StarterOptions {
     pub cohort: Option<u64>,
     /// The examples per step.
     pub batch: Option<u64>,
-    /// The levels of Δ-FL beside FedAvg; 0.5 if empty.
+    /// The levels of Δ-FL, in addition to FedAvg; 0.5 if empty.
     pub theta: Vec<f64>,
     /// Number of threads; one per core if `None`.
     pub threads: Option<NonZeroUsize>,
@@ -288,8 +288,8 @@ impl Draft {
     }
 }
 
-/// Trains FedAvg for a few rounds with each learning rate, and returns the rate with the lowest train
-/// loss.
+/// Trains FedAvg for a few rounds with each learning rate, and returns the rate with the lowest
+/// train loss.
 fn search(
     draft: &Draft,
     federation: &Federation,

@@ -1,5 +1,5 @@
-//! The parts of secure aggregation on one core: Shamir, masks and noise. `rounds.rs` measures complete
-//! steps.
+//! The parts of secure aggregation on one core: Shamir, masks and noise. `rounds.rs` measures
+//! complete steps.
 
 use std::hint::black_box;
 

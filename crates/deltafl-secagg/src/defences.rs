@@ -2,7 +2,7 @@
 //!
 //! A test of an attack must succeed with its defence off and read nothing with it on. The switches
 //! work only under the feature `test-util` and in the tests of this crate. In every other build all
-//! defences are on. `scripts/defences` switches off each of them in turn with the environment
+//! defences are on. `scripts/defences` switches off one after another with the environment
 //! variable `DELTAFL_WITHOUT` and checks that a test fails.
 
 #[cfg(any(test, feature = "test-util"))]

@@ -258,8 +258,9 @@ mod tests {
         );
     }
 
-    /// The owner of a key can construct a signature with R of small order. Plain verification accepts it, strict verification
-    /// does not. `SHA-512(R ‖ A ‖ M)·a` was computed by an independent program.
+    /// The owner of a key can construct a signature with R of small order. Plain verification
+    /// accepts it, strict verification does not. `SHA-512(R ‖ A ‖ M)·a` was computed by an
+    /// independent program.
     #[test]
     fn a_signature_with_a_point_of_small_order_is_invalid() {
         let identity = SigningIdentity::from_secret(DeviceId(0), &[5; 32]);

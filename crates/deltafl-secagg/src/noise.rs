@@ -1,8 +1,8 @@
 //! Noise for differential privacy: exact samples of the discrete Gaussian distribution.
 //!
 //! N_Z(0, σ²) has P(X = x) ∝ exp(−x²/2σ²) on the integers. Devices add it to their answers before
-//! they are masked, so that the server sees only a sum with the noise of all devices. The variance is
-//! an integer, because the caller selects the unit of its answers.
+//! they are masked, so that the server sees only a sum with the noise of all devices. The variance
+//! is an integer, because the caller selects the unit of its answers.
 //!
 //! # Why the discrete Gaussian
 //!
@@ -15,15 +15,15 @@
 //!
 //! A sample inverts the distribution of |X| by one 64-bit word and a table, which takes a few
 //! nanoseconds. The table contains the thresholds ⌊2⁶⁴·P(|X| ≤ m)⌋, computed in integer arithmetic
-//! with 256 bits and a proven bound on their error. A word that equals a threshold or exceeds the last
-//! one is undecided. Further words are then drawn, and the thresholds are computed with more bits,
-//! until the sample is decided (`exact`). The distribution is therefore exact, given uniform words.
-//! About one sample in 2⁵⁰ is undecided.
+//! with 256 bits and a proven bound on their error. A word that equals a threshold or exceeds the
+//! last one is undecided. Further words are then drawn, and the thresholds are computed with more
+//! bits, until the sample is decided (`exact`). The distribution is therefore exact, given uniform
+//! words. About one sample in 2⁵⁰ is undecided.
 //!
-//! [`DiscreteGaussian::add_words`] adds many samples from words of 32 bits: a sign, and the leading 31
-//! bits of the number that is inverted. It looks the magnitude up in the thresholds of 31 bits, almost
-//! always without a search. Where 31 bits do not decide, the number is continued to 64 bits and
-//! beyond. The distribution of these samples is exact, too.
+//! [`DiscreteGaussian::add_words`] adds many samples from words of 32 bits: a sign, and the leading
+//! 31 bits of the number that is inverted. It looks the magnitude up in the thresholds of 31 bits,
+//! almost always without a search. Where 31 bits do not decide, the number is continued to 64 bits
+//! and beyond. The distribution of these samples is exact, too.
 //!
 //! # Timing
 //!
@@ -92,8 +92,8 @@ struct Table {
 struct ShortTable {
     /// ⌊2³¹·P(|X| ≤ m)⌋. The last one is 2³¹.
     thresholds: Vec<u32>,
-    /// A cell contains the numbers with the same leading bits. For each cell, the smallest magnitude
-    /// of its numbers, marked if the cell contains more than one threshold.
+    /// A cell contains the numbers with the same leading bits. For each cell, the smallest
+    /// magnitude of its numbers, marked if the cell contains more than one threshold.
     guide: Vec<u16>,
     /// The number of bits after the leading ones.
     shift: u32,
@@ -155,8 +155,8 @@ impl DiscreteGaussian {
 }
 
 impl DiscreteGaussian {
-    /// Adds an independent sample to each entry, modulo 2⁶⁴, from one uniform word per entry. Further
-    /// words are drawn from `more` for the few samples that 31 bits do not decide.
+    /// Adds an independent sample to each entry, modulo 2⁶⁴, from one uniform word per entry.
+    /// Further words are drawn from `more` for the few samples that 31 bits do not decide.
     ///
     /// # Panics
     ///

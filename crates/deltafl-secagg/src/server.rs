@@ -269,8 +269,8 @@ impl ServerRound {
             }
     }
 
-    /// Opens the slot named in [`ServerRoundEvent::Ready`], bound to `context`. Δ-FL binds η and the
-    /// hash of w_t.
+    /// Opens the slot named in [`ServerRoundEvent::Ready`], bound to `context`. Δ-FL binds η and
+    /// the hash of w_t.
     ///
     /// # Errors
     ///

@@ -274,8 +274,8 @@ impl SimulatedRound {
         self.sum_with_keys(len, context, |id| (input(id), SurvivorKeys::default()))
     }
 
-    /// Computes the next sum like [`sum`](Self::sum). Each device also has keys, of which it reveals at
-    /// most one.
+    /// Computes the next sum like [`sum`](Self::sum). Each device also has keys, of which it
+    /// reveals at most one.
     ///
     /// # Errors
     ///

@@ -25,8 +25,8 @@ pub struct MaskOwner<'a> {
 }
 
 impl MaskOwner<'_> {
-    /// Recovers one of the two secrets of the device from shares and their holders. Returns `None` if
-    /// no subset of the shares matches the commitment of the device.
+    /// Recovers one of the two secrets of the device from shares and their holders. Returns `None`
+    /// if no subset of the shares matches the commitment of the device.
     ///
     /// # Panics
     /// Panics if there are more than 16 shares.

@@ -1,5 +1,5 @@
-//! The defences that the environment switches off. Only tests compile this file, so that the sources of
-//! the crate read no environment.
+//! The defences that the environment switches off. Only tests compile this file, so that the
+//! sources of the crate read no environment.
 
 use std::sync::OnceLock;
 

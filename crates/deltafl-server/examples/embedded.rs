@@ -1,4 +1,4 @@
-//! A durable server inside another program. Devices bring the trainer; the server knows only the
+//! A durable server inside another program. Devices have the trainer; the server has only the
 //! initial parameters.
 //!
 //! `crates/deltafl-device/examples/own_trainer.rs` is the device.

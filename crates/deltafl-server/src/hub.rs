@@ -57,13 +57,13 @@ pub struct Introduction {
     pub session: [u8; 16],
     /// The name of the experiment.
     pub experiment: String,
-    /// The model in JSON, or `null` if devices bring their own trainer.
+    /// The model in JSON, or `null` if devices have their own trainer.
     pub model: String,
     /// The number of parameters.
     pub params: usize,
     /// Whether the server asks devices for individual losses.
     pub open: bool,
-    /// The data contract, or `None` if devices bring their own trainer.
+    /// The data contract, or `None` if devices have their own trainer.
     pub contract: Option<DataContract>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Server`] trains an experiment with devices that connect over the network. It commits every
 //! round to its store. Started again with the same configuration, it continues after the last
-//! committed round, and a second server on the same database stands by.
+//! committed round, and a second server on the same database is on standby.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -34,7 +34,7 @@
 //! | display progress or stop the server | [`ServerEvent`] |
 //! | train over devices with your own round loop | [`serve::Host`] and [`exchange::NetworkExchange`] |
 //! | run a federation in memory and in virtual time | [`Server::with_environment`], `tests/simulated_network.rs` |
-//! | know what a malicious server can do | `docs/src/explanation/threat-model.md` |
+//! | learn about the attacks of a malicious server | `docs/src/explanation/threat-model.md` |
 //!
 //! # Modules
 //!

@@ -1,23 +1,18 @@
 //! The durable server: an experiment trained with devices that connect over a network.
 //!
-//! A server commits every finished round to its store. If it is started again with the same options,
-//! it continues. Several servers may share a database: one of them holds a lease and leads, and the
-//! others are on standby.
-
-use std::fmt;
-use std::net::SocketAddr;
+//! A server commits every finished round to its store. If it is started again with the same
+//! options, it continues. Several servers may share a database: one of them holds a lease and
+//! leads, and the others are on standby.
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deltafl::data::{Federation, Split, WithinSplit};
 use deltafl::kernel::Isa;
 use deltafl::task::Task;
 use deltafl::trainer::LocalTrainer;
-use deltafl::training::{
-    Observer, ObserverError, Outcome, Plan, RoundRecord, SharedObserver, TrainingError, train_with,
-};
+use deltafl::training::{Observer, Outcome, Plan, RoundRecord, train_with};
 use deltafl_data::experiment::{
     BackendName, Experiment, ExternalAlgorithms, Resolved, SecureAggregation, SplitSection,
 };
@@ -34,11 +29,14 @@ mod checks;
 mod config;
 mod deployment;
 mod error;
+mod event;
 mod initial_model;
 
 pub use checks::Undeployable;
 pub use config::ServerConfig;
 pub use error::ServerError;
+pub(crate) use event::ServerEvents;
+pub use event::{ServerEvent, ServerObserver};
 pub use initial_model::InitialModel;
 
 use crate::committer::RoundCommitter;
@@ -46,12 +44,12 @@ use crate::exchange::{NetworkExchange, Rules};
 use crate::listener::ConnectionLimits;
 use crate::live::Role;
 use crate::refusal::Refusal;
-use crate::roster_renewal::RenewalError;
 use crate::serve::{Host, Introduction, Setup};
 use crate::store::Store;
 use deployment::Deployment;
 
-/// The roster of a server without certificates contains the devices of its data, and does not change.
+/// The roster of a server without certificates contains the devices of its data, and does not
+/// change.
 const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
 /// The model that a server trains, and its data.
@@ -75,7 +73,8 @@ impl<'a> ServedModel<'a> {
         Self { trainer, contract: None, data_hash: String::new(), devices, algorithms: None }
     }
 
-    /// A model for data like `federation`, whose train devices are the devices of a server without certificates.
+    /// A model for data like `federation`, whose train devices are the devices of a server without
+    /// certificates.
     pub fn for_data(trainer: &'a dyn LocalTrainer, federation: &Federation, experiment: &Experiment) -> Self {
         let train = federation.split(Split::Train).into_iter();
         Self {
@@ -88,7 +87,8 @@ impl<'a> ServedModel<'a> {
     }
 }
 
-/// The contract of data like `federation`, with the split of the devices' own examples that the experiment asks for.
+/// The contract of data like `federation`, with the split of the devices' own examples that the
+/// experiment asks for.
 pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
     DataContract { split: split_within(experiment), ..DataContract::from_federation(federation) }
 }
@@ -98,139 +98,6 @@ pub fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
     match &experiment.data().split {
         Some(SplitSection::Within(within)) => Some(*within),
         _ => None,
-    }
-}
-
-/// An event of a server.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum ServerEvent<'a> {
-    /// Devices hold no examples out, so that nothing will be known of their error.
-    NothingHeldOut,
-    /// The keys of the authority are not here: devices enrol elsewhere, and rosters are signed there.
-    NoAuthorityKeys,
-    /// The roster expires soon, and the keys to sign another are not here.
-    RosterExpires {
-        /// Days until then.
-        days: u64,
-    },
-    /// The roster could not be renewed; it is tried again.
-    RosterNotRenewed {
-        /// The error.
-        error: &'a RenewalError,
-    },
-    /// The live page is served.
-    Page {
-        /// Its address.
-        url: &'a str,
-    },
-    /// Another server leads; this one is on standby.
-    StandingBy,
-    /// Devices can connect.
-    Listening {
-        /// The address of the socket.
-        address: SocketAddr,
-        /// The devices for which the first round waits.
-        devices: usize,
-    },
-    /// A seed begins.
-    SeedBegins {
-        /// The experiment.
-        experiment: &'a Experiment,
-        /// The seed.
-        seed: u64,
-        /// Rounds trained earlier.
-        done: u64,
-    },
-    /// A round is committed.
-    Round {
-        /// The record of the first track.
-        record: &'a RoundRecord,
-        /// The time of the round.
-        seconds: f64,
-    },
-    /// `summary.json` could not be written.
-    NoSummary {
-        /// The error.
-        error: &'a RunFolderError,
-    },
-    /// Requests were refused, by reason.
-    Refused {
-        /// Name and count of each reason.
-        counts: &'a [(&'static str, u64)],
-    },
-    /// All rounds are done; the server serves the models until it is stopped.
-    Staying,
-}
-
-/// A line for a person.
-impl fmt::Display for ServerEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingHeldOut => f.write_str(
-                "devices hold no examples out, and nothing will be known of their error: under [data] write \
-                 split = { within = { train = 0.8 } }",
-            ),
-            Self::NoAuthorityKeys => f.write_str(
-                "the authority's keys are not here: devices enrol elsewhere, and `deltafl certs roster` signs the roster",
-            ),
-            Self::RosterExpires { days } => write!(f, "the roster expires in {days} days; {}", error::SIGN),
-            Self::RosterNotRenewed { error } => write!(f, "the roster could not be renewed: {error}"),
-            Self::Page { url } => write!(f, "live page: {url}"),
-            Self::StandingBy => f.write_str("another server leads; standing by"),
-            Self::Listening { address, devices } => {
-                let noun = if *devices == 1 { "device" } else { "devices" };
-                write!(f, "listening on {address}; waiting for {devices} {noun}")
-            }
-            Self::SeedBegins { seed, done, .. } => write!(f, "seed {seed} begins after {done} rounds"),
-            Self::Round { record, seconds } => {
-                let RoundRecord { seed, round, cohort, dropped, .. } = record;
-                let (round, stayed) = (round + 1, cohort - dropped);
-                write!(f, "seed {seed}, round {round}: {stayed} of {cohort} devices, {seconds:.1} s")
-            }
-            Self::NoSummary { error } => write!(f, "summary.json could not be written: {error}"),
-            Self::Refused { counts } => {
-                let counts: Vec<String> =
-                    counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-                write!(f, "refused: {}", counts.join(", "))
-            }
-            Self::Staying => f.write_str("all rounds are done; serving the models until stopped"),
-        }
-    }
-}
-
-/// An observer of a server. Events arrive from several threads, one at a time.
-pub type ServerObserver = dyn for<'e> Observer<ServerEvent<'e>> + Send;
-
-/// Sends events to the observer. Stops the server if the observer asks for it or fails.
-#[derive(Clone)]
-pub(crate) struct ServerEvents {
-    observer: Arc<SharedObserver<Box<ServerObserver>>>,
-    stop: Arc<AtomicBool>,
-    /// The first error of the observer.
-    failure: Arc<OnceLock<ObserverError>>,
-}
-
-impl ServerEvents {
-    fn new(observer: Box<ServerObserver>, stop: &Arc<AtomicBool>) -> Self {
-        let observer = Arc::new(SharedObserver::new(observer));
-        Self { observer, stop: Arc::clone(stop), failure: Arc::default() }
-    }
-
-    pub(crate) fn send(&self, event: ServerEvent<'_>) {
-        match self.observer.send(event) {
-            Ok(false) => return,
-            Ok(true) => {}
-            // The first error is reported.
-            Err(error) => drop(self.failure.set(error)),
-        }
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the error of the observer, if it failed.
-    fn failure(self) -> Option<ServerError> {
-        let error = Arc::into_inner(self.failure)?.into_inner()?;
-        Some(ServerError::Training(TrainingError::Observer(error)))
     }
 }
 
@@ -277,7 +144,8 @@ impl<'a> Server<'a> {
         }));
         let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
         let plan = experiment.plan_with(model.algorithms);
-        // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+        // With certificates the devices are those on the roster, which may grow; the data only
+        // shows their shape.
         let devices = if certified { usize::MAX } else { model.devices.len() };
         let (rules, invited) = config.rules(plan.sampling().cohort_size, devices)?;
         let plan = plan.into_builder().held_out(held_out(&config, &model)).cohort(invited).build()?;
@@ -400,7 +268,8 @@ impl<'a> Server<'a> {
             if let Some(host) = Arc::into_inner(host) {
                 host.shut_down().await;
             }
-            // The next server need not wait. If the database is gone, it waits until the lease expires.
+            // The next server need not wait. If the database is gone, it waits until the lease
+            // expires.
             let _ = lease.release().await;
         });
         ended

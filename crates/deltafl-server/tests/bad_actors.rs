@@ -1,5 +1,5 @@
-//! Whoever does not belong or does not behave is refused and counted, and the others are served: callers without certificates,
-//! callers with them, and devices that take part in rounds.
+//! Whoever does not belong or does not behave is refused and counted, and the others are served:
+//! callers without certificates, callers with them, and devices that take part in rounds.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -1,4 +1,5 @@
-//! Devices that vanish, send noise or dawdle, and a server that is started again: no finished round is lost.
+//! Devices that vanish, send noise or dawdle, and a server that is started again: no finished round
+//! is lost.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -93,7 +94,8 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
         let state = trains.train(&mut exchange, &mut until_stopped).unwrap();
         (state.round, records.states.len())
     });
-    // Keys are set up and the first sum is being asked for: more questions of this round are to come.
+    // Keys are set up and the first sum is being asked for: more questions of this round are to
+    // come.
     status.wait_for(|status| status.purpose == PhasePurpose::Losses).await.unwrap();
     stop.store(true, Ordering::Relaxed);
     let (rounds, kept) = trained.await.unwrap();
@@ -238,7 +240,8 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
     until_ready(&host, 1).await;
     assert!(holds(0));
 
-    // It stays while a round is finished, and says that it is ready once more: idle devices fetch nothing.
+    // It stays while a round is finished, and says that it is ready once more: idle devices fetch
+    // nothing.
     host.set_newest(&after(1));
     host.change_roster(&test.roster(&[])).unwrap();
     until_ready(&host, 1).await;

@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets over a small seeded corpus, so that they are run where no fuzzer is.
+//! The bodies of the fuzz targets over a small seeded corpus, so that they are run where no fuzzer
+//! is.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

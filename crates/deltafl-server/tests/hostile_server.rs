@@ -1,4 +1,5 @@
-//! Attacks of a malicious server, which devices reject. docs/src/reference/threat-tests.md lists the tests.
+//! Attacks of a malicious server, which devices reject. docs/src/reference/threat-tests.md lists
+//! the tests.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -157,7 +158,8 @@ async fn a_server_that_announces_private_mode_gets_no_loss() {
     let params: Vec<u8> = vec![0; 4 * test.model.num_params()];
     let blob = server.offer(params.into());
     server.say(from_server::Body::LossQuestion(proto::LossQuestion { id: 1, params: vec![blob] }));
-    // Its next message declines, and it is ready again. A device that answers would send its losses first.
+    // Its next message declines, and it is ready again. A device that answers would send its losses
+    // first.
     match server.said().await {
         from_device::Body::Decline(_) => {}
         other => panic!("{other:?}"),

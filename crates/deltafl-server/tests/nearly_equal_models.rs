@@ -1,8 +1,8 @@
-//! A server that asks about models that differ in the last binary place of one parameter, so that nothing which recognises a
-//! model by its bits notices that it is asked the same thing twice.
+//! A server that asks about models that differ in the last binary place of one parameter, so that
+//! nothing which recognises a model by its bits notices that it is asked the same thing twice.
 //!
-//! Each attack runs against the real server engine and real devices. With the defences of a device switched off it reads single
-//! devices. With the default consent of a device it reads nothing.
+//! Each attack runs against the real server engine and real devices. With the defences of a device
+//! switched off it reads single devices. With the default consent of a device it reads nothing.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -13,235 +13,24 @@ mod fleet;
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod watchdog;
 
-use std::sync::Arc;
-use std::time::Duration;
+#[path = "nearly_equal_models/attack.rs"]
+mod attack;
 
-use deltafl::device::{Member, UpdateRandomness, stream_key};
+use attack::{Asked, Attack, DEVICES, Owners, update};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{CohortMember, CohortSum, Exchange as _, Round, TrainIndex};
-use deltafl::memory::AlgorithmState;
+use deltafl::exchange::CohortSum;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::terms::{Terms, TrackSchedule};
-use deltafl::trainer::{LocalPlan, Work};
-use deltafl_device::{
-    BlobCache, Consent, Defence, Defences, Device, DeviceData, ServerEndpoint, ServerTrust, Workers,
-};
-use deltafl_server::exchange::NetworkExchange;
-use deltafl_server::serve::Setup;
-use fleet::{TestFederation, TestHost, never, options, start_host};
-use tokio::task::JoinHandle;
-
-/// Forty devices that train, with examples that they hold out.
-const EXPERIMENT: &str = r#"
-    name = "nearly-equal"
-    rounds = 2
-    cohort = 40
-    data = { source = { kind = "logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
-    model = { kind = "linear" }
-    local = { steps = 1, batch = 1, learning_rate = 0.1 }
-    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
-"#;
-
-const DEVICES: u32 = 40;
-
-/// One step on one example: the update of a device is the gradient of that example.
-const PLAN: LocalPlan = LocalPlan {
-    work: Work::Steps(1),
-    batch: 1,
-    learning_rate: 0.1,
-    l2: 0.0,
-    proximal: 0.0,
-    correction: None,
-};
-
-/// What devices agree to: their default, or nothing of the defences against these attacks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Owners {
-    Default,
-    Undefended,
-}
-
-/// A server that asks whatever it likes, and its devices.
-struct Attack {
-    test: TestFederation,
-    host: Option<TestHost>,
-    exchange: Option<NetworkExchange>,
-    devices: Vec<JoinHandle<()>>,
-}
-
-/// One question of the server.
-#[derive(Clone)]
-struct Asked {
-    seed: u64,
-    round: u64,
-    terms: Terms,
-    /// The cohort is every device but these.
-    without: Vec<u32>,
-    queries: Vec<Query>,
-}
-
-impl Asked {
-    fn new(round: u64, queries: Vec<Query>) -> Self {
-        Self { seed: 1, round, terms: Terms::PRIVATE, without: Vec::new(), queries }
-    }
-
-    fn without(self, device: u32) -> Self {
-        Self { without: vec![device], ..self }
-    }
-}
-
-impl Attack {
-    async fn start(owners: Owners) -> Self {
-        Self::start_with(owners, Consent::default()).await
-    }
-
-    async fn start_with(owners: Owners, consent: Consent) -> Self {
-        // The attacks ask for the gradient of one example, which the default consent refuses.
-        Self::start_exactly(owners, Consent { min_batch: 1, min_examples: 1, ..consent }).await
-    }
-
-    async fn start_exactly(owners: Owners, consent: Consent) -> Self {
-        let test = TestFederation::new(EXPERIMENT);
-        assert_eq!(test.devices().len(), DEVICES as usize);
-        let mut host = test.host().await;
-        let exchange = Some(host.exchange(test.rules(), never()));
-        let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
-        let undefended = owners == Owners::Undefended;
-        let consent = Consent { reproducible: undefended, ..consent };
-        let defences = match owners {
-            Owners::Default => Defences::default(),
-            Owners::Undefended => {
-                let attacked = [Defence::OncePerRound, Defence::OneTrackPerDevice, Defence::OneRoundCounter];
-                attacked.into_iter().fold(Defences::default(), Defences::without)
-            }
-        };
-        let device = |k| {
-            let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
-            let device = Device::new(server, test.credentials(k), consent.clone())
-                .sharing(Arc::clone(&workers), Arc::clone(&cache))
-                .with_backoff(options().backoff)
-                .with_defences(defences);
-            let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
-            tokio::spawn(async move { device.run(trainer, data).await.unwrap() })
-        };
-        let devices = test.devices().into_iter().map(device).collect();
-        Self { test, host: Some(host), exchange, devices }
-    }
-
-    /// Ends the server and starts another one at the same address: another session, which continues the numbers of the first.
-    async fn begin_another_session(&mut self) {
-        let setup = self.exchange.as_ref().unwrap().last_setup();
-        self.begin_another_session_after(setup).await;
-    }
-
-    /// Starts another session whose first key set-up has the number after this one.
-    async fn begin_another_session_after(&mut self, setup: u64) {
-        let host = self.host.take().unwrap();
-        let address = host.address();
-        self.exchange = None;
-        host.shut_down().await;
-        let endpoint = Setup { address, ..self.test.setup() };
-        let mut host = start_host(endpoint, &self.test.roster(&[])).await;
-        self.exchange = Some(host.exchange(self.test.rules(), never()).after_setup(setup));
-        self.host = Some(host);
-    }
-
-    /// The sums of a question; `None` where the devices do not answer.
-    async fn ask(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
-        self.ask_in_run(0, asked).await
-    }
-
-    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
-        // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
-        while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.ask_now(run, asked).await
-    }
-
-    /// Asks without waiting until all devices are ready.
-    async fn ask_those_present(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
-        self.ask_now(0, asked).await
-    }
-
-    async fn ask_now(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
-        let mut exchange = self.exchange.take().unwrap();
-        let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<CohortMember> = (0..DEVICES)
-                .filter(|device| !asked.without.contains(device))
-                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
-                .collect();
-            let Asked { seed, round: index, terms, queries, .. } = asked;
-            exchange.set_run(run);
-            let sums =
-                exchange.secure_sum(&Round { seed, index, cohort: &cohort, terms, own: &[] }, &queries);
-            (exchange, sums.ok())
-        });
-        let (exchange, sums) = summed.await.unwrap();
-        self.exchange = Some(exchange);
-        sums
-    }
-
-    /// Each device's loss at w and its update from there in a reproducible round, as only the device should know them.
-    fn secrets(&self, w: &Params) -> Vec<(f64, Vec<u64>)> {
-        let (trainer, federation) = (self.test.trainer(), &self.test.federation);
-        let mut worker = trainer.worker();
-        let key = Round {
-            seed: 1,
-            index: 0,
-            cohort: &[CohortMember { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
-            terms: Terms::PRIVATE,
-            own: &[],
-        }
-        .key();
-        let of_device = |k| {
-            let member = Member {
-                examples: federation.examples(k),
-                key: stream_key(federation.id(k)),
-                randomness: UpdateRandomness::Reproducible,
-                held_out: None,
-                trains_always: false,
-            };
-            let query = update(w.clone(), Weighting::everyone());
-            let mut sum = vec![0; query.answer_len()];
-            let loss = member.loss(w, &mut *worker).unwrap();
-            member
-                .answer(&key, &query, Some(loss), &mut *worker, &mut AlgorithmState::default(), &mut sum)
-                .unwrap();
-            (loss, sum)
-        };
-        self.test.devices().into_iter().map(of_device).collect()
-    }
-
-    fn model(&self) -> Params {
-        let entries = (0..self.test.model.num_params()).map(|i| 0.01 * ((i * 7) % 11) as f32);
-        Params::from(entries.collect::<Vec<f32>>())
-    }
-
-    /// Asks something in another round, so that the next question is asked under new keys, of another cohort.
-    async fn let_the_keys_go(&mut self) {
-        let asked = Asked::new(1000, vec![update(self.model(), Weighting::everyone())]);
-        self.ask(asked).await.unwrap();
-    }
-
-    async fn stop(mut self) {
-        self.host.take().unwrap().shut_down().await;
-        self.devices.iter().for_each(JoinHandle::abort);
-    }
-}
+use deltafl_device::Consent;
 
 /// The same model, but for the last places of one parameter.
 fn moved(w: &Params, units: u32) -> Params {
     let mut entries = w.as_slice().to_vec();
     entries[1] = f32::from_bits(entries[1].to_bits() + units);
     entries.into()
-}
-
-fn update(params: Params, weighting: Weighting) -> Query {
-    Query::new(params, Ask::Update { weighting, plan: PLAN })
 }
 
 fn difference(one: &[u64], other: &[u64]) -> Vec<u64> {
@@ -255,7 +44,8 @@ fn thresholds(secrets: &[(f64, Vec<u64>)], count: usize) -> Vec<f64> {
     losses.windows(2).map(|pair| pair[0].midpoint(pair[1])).take(count).collect()
 }
 
-/// A query for each of these thresholds, at a model that differs from the next one in the last place of one parameter.
+/// A query for each of these thresholds, at a model that differs from the next one in the last
+/// place of one parameter.
 fn one_query_per_threshold(w: &Params, etas: &[f64], track: impl Fn(usize) -> usize) -> Vec<Query> {
     let query =
         |(i, &eta): (usize, &f64)| update(moved(w, i as u32), Weighting::tail(eta)).of_track(track(i));
@@ -268,8 +58,8 @@ fn devices_read(sums: &[CohortSum], secrets: &[(f64, Vec<u64>)]) -> usize {
     differences.filter(|read| secrets.iter().any(|(_, secret)| is_close(read, secret))).count()
 }
 
-/// Whether two answers are equal up to what a unit in the last place of one parameter changes in a cohort of updates: a few
-/// units of 2⁻²⁴.
+/// Whether two answers are equal up to what a unit in the last place of one parameter changes in a
+/// cohort of updates: a few units of 2⁻²⁴.
 fn is_close(one: &[u64], other: &[u64]) -> bool {
     let apart = |(&one, &other): (&u64, &u64)| (one.wrapping_sub(other) as i64).unsigned_abs();
     one.iter().zip(other).map(apart).all(|apart| apart <= 64)
@@ -301,7 +91,8 @@ async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_co
     let etas = thresholds(&secrets, THRESHOLDS);
     let of = |schedule, tracks| Terms { schedule, tracks, ..Terms::PRIVATE };
     let many = THRESHOLDS as u32;
-    // Whatever the server calls them: tracks of one question, one track over and over, tracks that divide the cohort.
+    // Whatever the server calls them: tracks of one question, one track over and over, tracks that
+    // divide the cohort.
     let same = |_| 0;
     let each = |i: usize| i;
     let thirds = |i: usize| i % 3;
@@ -328,7 +119,8 @@ async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_co
     attack.stop().await;
 }
 
-/// Asks the cohort for updates, and again without its last device at a model that differs in the last place.
+/// Asks the cohort for updates, and again without its last device at a model that differs in the
+/// last place.
 async fn ask_again_without_one(owners: Owners) -> Option<bool> {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();
@@ -373,8 +165,8 @@ async fn another_session_seed_or_run_gets_no_second_answer_to_a_round() {
     assert_eq!(ask_again_under_another_name(Owners::Default, 1).await, None, "the authority signed one run");
 }
 
-/// Asks the cohort about the examples that it holds out, and again without its last device at a nearly equal model: how many
-/// devices are in each sum.
+/// Asks the cohort about the examples that it holds out, and again without its last device at a
+/// nearly equal model: how many devices are in each sum.
 async fn evaluate_again_without_one(owners: Owners) -> [u64; 2] {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();
@@ -451,8 +243,9 @@ async fn a_device_lets_rounds_pass_between_two_answers_where_its_owner_insists()
     attack.stop().await;
 }
 
-/// Starts sessions in which the first key set-up has the same number. Drawn cohorts follow from that number, so the server
-/// could repeat a draw that suits it. Returns how many sessions gave a sum.
+/// Starts sessions in which the first key set-up has the same number. Drawn cohorts follow from
+/// that number, so the server could repeat a draw that suits it. Returns how many sessions gave a
+/// sum.
 async fn repeat_one_draw(owners: Owners, sessions: u64) -> u64 {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();

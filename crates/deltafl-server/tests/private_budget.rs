@@ -1,5 +1,5 @@
-//! A deployed run with differential privacy: the devices compute ε themselves, store it on disk, and
-//! decline beyond the limits of their owners.
+//! A deployed run with differential privacy: the devices compute ε themselves, store it on disk,
+//! and decline beyond the limits of their owners.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -33,8 +33,8 @@ fn delta() -> Delta {
     Delta::try_from(1e-5).unwrap()
 }
 
-/// Trains with devices whose owners allow this ε. Returns the records and the cost that each device has
-/// on disk.
+/// Trains with devices whose owners allow this ε. Returns the records and the cost that each device
+/// has on disk.
 async fn deployed(experiment: &str, max_epsilon: Option<f64>) -> (Records, Vec<Rho>) {
     let test = TestFederation::new(experiment);
     let mut host = test.host().await;
@@ -88,10 +88,12 @@ async fn devices_count_their_own_privacy_and_decline_beyond_the_limit() {
     assert_eq!(effective(&free), 3, "four rounds: three changes between their ends");
     let server = free.records.last().unwrap().privacy.unwrap().epsilon_server.unwrap();
     for epsilon in spent.iter().map(|rho| rho.epsilon(delta())) {
-        // The device counts only the noise that is guaranteed, and the server that of the survivors.
+        // The device counts only the noise that is guaranteed, and the server that of the
+        // survivors.
         assert!(epsilon >= server && epsilon < 3.0 * server, "{epsilon} {server}");
     }
-    // A limit for two of the four rounds: the devices decline the third before they answer anything.
+    // A limit for two of the four rounds: the devices decline the third before they answer
+    // anything.
     let limit = (spent[0] * 0.51).epsilon(delta());
     let (limited, spent) = deployed(EXPERIMENT, Some(limit)).await;
     assert_eq!(effective(&limited), 1, "two rounds: one change between their ends");

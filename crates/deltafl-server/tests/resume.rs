@@ -1,7 +1,7 @@
 //! A server that dies in the middle of a round: the next one goes on with it.
 //!
-//! The server is this test program itself, started again to play one (`play_a_server`); it aborts where it is told to. The devices stay
-//! with the test.
+//! The server is this test program itself, started again to play one (`play_a_server`); it aborts
+//! where it is told to. The devices stay with the test.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "field/fleet.rs"]
@@ -179,8 +179,9 @@ fn hashes(state: &State) -> Vec<blake3::Hash> {
     hashes
 }
 
-/// Deadlines that a machine that stands still for a minute does not miss: here devices are to be lost by a kill alone. With the usual
-/// half minute for a key set-up, devices vanish from the round in which both ends are stopped for longer than that.
+/// Deadlines that a machine that stands still for a minute does not miss: here devices are to be
+/// lost by a kill alone. With the usual half minute for a key set-up, devices vanish from the round
+/// in which both ends are stopped for longer than that.
 fn patient() -> Deadlines {
     let long = Duration::from_secs(600);
     Deadlines { setup: long, input: long, unmask: long }
@@ -205,7 +206,8 @@ async fn die_in_a_question(
     }
 }
 
-/// Lets a server die, and another one train to the end: the committed state, and the cohort and drop-outs of each round.
+/// Lets a server die, and another one train to the end: the committed state, and the cohort and
+/// drop-outs of each round.
 async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
     let folder = tempfile::tempdir().unwrap();
     let test = TestFederation::new(EXPERIMENT);
@@ -229,7 +231,8 @@ async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
     (store.state(&federation(), 1).await.unwrap().unwrap(), told)
 }
 
-/// The simulation in which the cohort of the round is one of devices that were not drawn for it first.
+/// The simulation in which the cohort of the round is one of devices that were not drawn for it
+/// first.
 fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let trainer = Sgd::new(&*test.model);
     let threads = NonZeroUsize::new(2);

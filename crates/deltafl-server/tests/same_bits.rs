@@ -1,4 +1,5 @@
-//! The same experiment, simulated, and deployed with TLS and real secure aggregation, to the same bits.
+//! The same experiment, simulated, and deployed with TLS and real secure aggregation, to the same
+//! bits.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -113,8 +114,8 @@ async fn noisy_training_deployed_has_the_bits_of_the_simulation() {
             "model =",
             "privacy = { epsilon = 20, clip = 0.3, adaptive = true, evaluation = 0.1 }\n    model =",
         );
-    // The server of the second run subtracts the noise whose keys the devices reveal. The simulation never
-    // adds it.
+    // The server of the second run subtracts the noise whose keys the devices reveal. The
+    // simulation never adds it.
     let removed = within.replace("evaluation = 0.1", "evaluation = 0.1, remove_excess = true");
     for experiment in [within, removed] {
         let (simulated, deployed) = both(&experiment).await;

@@ -1,8 +1,8 @@
 //! A server that announces one cohort of 300 devices and shows each 30 of them a list of their own,
 //! to obtain ten sums in place of one.
 //!
-//! Ten server endpoints of one session run the real exchange, with 30 real devices each. The devices
-//! have the default consent of an owner.
+//! Ten server endpoints of one session run the real exchange, with 30 real devices each. The
+//! devices have the default consent of an owner.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -105,7 +105,8 @@ async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_neare
         let (phases, labels) = (phases(), labels());
         for round in 1..=4 {
             let (state, mut lines) = (state(round), lines(round - 1));
-            // The second track was evaluated at versions 0 and 1; of version 1 a later cohort told again.
+            // The second track was evaluated at versions 0 and 1; of version 1 a later cohort told
+            // again.
             if round <= 3 {
                 lines[1].record.evaluations.push(held_out((round - 1).min(1), round as usize));
             }

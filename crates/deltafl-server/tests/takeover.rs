@@ -1,6 +1,7 @@
 //! Servers that die: another goes on from the last committed round.
 //!
-//! The servers that are killed are this test program itself, started again to play one (`play_a_server`).
+//! The servers that are killed are this test program itself, started again to play one
+//! (`play_a_server`).
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -21,8 +22,8 @@ use support::{commit, federation, labels, lines, settings, state};
 /// Within this another server has to lead.
 const TAKEOVER: Duration = Duration::from_secs(10);
 
-/// Another process that leads the federation and commits round after round, up to `rounds`; then it is in mid-round
-/// for ever, params written but no round committed.
+/// Another process that leads the federation and commits round after round, up to `rounds`; then it
+/// is in mid-round for ever, params written but no round committed.
 fn server(
     settings: &StoreSettings,
     federation: &FederationName,

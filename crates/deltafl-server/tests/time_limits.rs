@@ -1,5 +1,5 @@
-//! No wait of a server or a device is without an end: a server that shuts down leaves no connection behind, and
-//! neither end waits for the other for longer than a time limit.
+//! No wait of a server or a device is without an end: a server that shuts down leaves no connection
+//! behind, and neither end waits for the other for longer than a time limit.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "field/certified.rs"]
@@ -162,7 +162,8 @@ async fn no_connection_is_left_when_shut_down_returns() {
     assert!(is_closed(&mut silent).await, "a connection without a request");
     let answer = timeout(MOMENT, pending.answer).await;
     assert!(answer.expect("a request without a Hello").unwrap().is_err());
-    // Those that connect from now on are connected to the next server, which is dropped without being shut down.
+    // Those that connect from now on are connected to the next server, which is dropped without
+    // being shut down.
     drop(next);
     let connections = timeout(SOON, connecting).await.unwrap().unwrap();
     assert!(!connections.is_empty());

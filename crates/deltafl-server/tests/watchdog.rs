@@ -1,4 +1,5 @@
-//! Every test of a deployed federation has a time limit, and a test that exceeds it ends with the states of all sessions.
+//! Every test of a deployed federation has a time limit, and a test that exceeds it ends with the
+//! states of all sessions.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "field/fleet.rs"]

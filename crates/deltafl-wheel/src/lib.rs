@@ -1,6 +1,6 @@
 //! The wheel `deltafl`: the Python package and the command `deltafl`, in one shared library.
 //!
-//! Neither of the two depends on the other. This crate only packs them.
+//! The two do not depend on each other. This crate only packs them.
 
 use std::ffi::OsString;
 

@@ -78,8 +78,8 @@ pub enum CardLosses {
         /// The percentiles.
         #[serde(flatten)]
         measured: LossPercentiles,
-        /// The histograms: first over the whole range of losses, then inside the bin that contains η.
-        /// Lists of cards omit them.
+        /// The histograms: first over the whole range of losses, then inside the bin that contains
+        /// η. Lists of cards omit them.
         histograms: Vec<CardHistogram>,
     },
     /// No cohort was asked, or too few devices answered.
@@ -113,7 +113,8 @@ pub struct Percentile {
 /// A histogram of losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardHistogram {
-    /// The number of devices counted. It may be smaller than in the first histogram after drop-outs.
+    /// The number of devices counted. It may be smaller than in the first histogram after
+    /// drop-outs.
     pub devices: u64,
     /// The non-empty bins in ascending order. The outermost bins may be unbounded.
     pub bins: Vec<CardBin>,
@@ -220,7 +221,8 @@ mod tests {
         assert!(matches!(losses, CardLosses::None { reason } if reason.contains("fewer than 5")));
     }
 
-    /// What so many devices told: errors of 0.105, 0.205 and so on, and twice that as losses.
+    /// Returns the evaluation of this many devices: errors of 0.105, 0.205 and so on, and twice
+    /// that as losses.
     fn told(devices: u32) -> CohortEvaluation {
         let asked = Measure::of_task(Task::Classes);
         let mut sum = vec![0; answer_len(&asked)];

@@ -73,8 +73,8 @@ impl<U: Message + Default> Decoder for Inward<U> {
 
     /// Decodes a message from a copy of its bytes.
     ///
-    /// A slice of the stream's buffer would keep that buffer alive as long as the message. The stream
-    /// would then allocate a second buffer, twice as large.
+    /// A slice of the stream's buffer would keep that buffer alive as long as the message. The
+    /// stream would then allocate a second buffer, twice as large.
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let mut bytes = Vec::with_capacity(buffer.remaining());
         bytes.put(buffer);

@@ -1,8 +1,8 @@
 //! The outside world of a server or a device: the network, the wall clock and random numbers.
 //!
 //! [`Environment::default`] is the operating system. A test or a simulation replaces its parts.
-//! Timers are not a part of it: server and device use [`tokio::time`], so that a runtime with paused
-//! time controls them.
+//! Timers are not a part of it: server and device use [`tokio::time`], so that a runtime with
+//! paused time controls them.
 
 use std::fmt::Debug;
 use std::io;
@@ -22,7 +22,7 @@ pub struct Environment {
     /// Returns the date, for rosters and transcripts.
     pub clock: Arc<dyn Clock>,
     /// Provides the randomness of keys and delays. Secure aggregation protects a device only if
-    /// nobody can predict it.
+    /// it is unpredictable.
     pub random: Arc<dyn RandomSource>,
 }
 

@@ -97,8 +97,8 @@ impl Reassembly {
 
     /// Adds the next fragment. Returns the message if this fragment completes it.
     ///
-    /// The buffer for the whole message is allocated at once, because a growing buffer fragments the
-    /// heap. `limit` bounds its size. The server also bounds the total of all partial messages.
+    /// The buffer for the whole message is allocated at once, because a growing buffer fragments
+    /// the heap. `limit` bounds its size. The server also bounds the total of all partial messages.
     ///
     /// # Errors
     /// Fails if the message exceeds `limit` or the fragment does not fit the message.

@@ -13,7 +13,8 @@
 //! aggregation: a server that could invent devices could surround a device with them. To withhold
 //! this power from the server, keep the authority's folder on another machine.
 //!
-//! Only the owner of a key file may read it. Keys are zeroized when dropped, and `Debug` omits them.
+//! Only the owner of a key file may read it. Keys are zeroized when dropped, and `Debug` omits
+//! them.
 
 use std::path::PathBuf;
 

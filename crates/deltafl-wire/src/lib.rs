@@ -1,8 +1,9 @@
 //! The messages between the server and the devices of a federation, and their identities.
 //!
-//! The messages are defined in `proto/deltafl/v1/federation.proto`. This crate parses them once, into
-//! types that cannot hold an invalid value. It contains no database and no certificate authority.
-//! `deltafl-device` and `deltafl-server` implement the two ends and re-export what they need.
+//! The messages are defined in `proto/deltafl/v1/federation.proto`. This crate parses them once,
+//! into types that cannot hold an invalid value. It contains no database and no certificate
+//! authority. `deltafl-device` and `deltafl-server` implement the two ends and re-export the types
+//! in their interfaces.
 //!
 //! ```
 //! use deltafl_wire::loopback;
@@ -68,7 +69,8 @@ pub const MAX_MESSAGE: usize = 1 << 20;
 pub const MAX_DEVICE_MESSAGE: usize = 64 << 10;
 /// The size of a chunk of `Fetch`, in bytes.
 pub const CHUNK: usize = 64 << 10;
-/// The size of a message fragment, in bytes. Both ends of a stream keep a buffer of about this size.
+/// The size of a message fragment, in bytes. Both ends of a stream keep a buffer of about this
+/// size.
 pub const FRAGMENT: usize = 4 << 10;
 /// The maximum length of the name of a device, a federation or an experiment, in bytes.
 pub const MAX_NAME: usize = 256;

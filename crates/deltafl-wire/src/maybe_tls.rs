@@ -41,7 +41,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MaybeTls<T> {
         }
     }
 
-    /// Writes several slices at once, so that the header and data of an HTTP/2 frame share a TLS record.
+    /// Writes several slices at once, so that the header and data of an HTTP/2 frame share a TLS
+    /// record.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -107,8 +107,8 @@ pub struct Roster {
     previous: Option<PreviousRoster>,
 }
 
-/// The roster that the authority signed before another one. Rosters that name their predecessors form
-/// an append-only log.
+/// The roster that the authority signed before another one. Rosters that name their predecessors
+/// form an append-only log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreviousRoster {
     /// Its version.
@@ -144,8 +144,8 @@ impl Roster {
         Self { runs: runs.max(1), ..self }
     }
 
-    /// How many runs the authority allows. A device answers each round of a run once, so that a server that could invent runs
-    /// could ask the same round again.
+    /// How many runs the authority allows. A device answers each round of a run once, so that a
+    /// server that could invent runs could ask the same round again.
     pub fn runs(&self) -> u64 {
         self.runs
     }
@@ -183,8 +183,8 @@ impl Roster {
 
     /// Returns the verifying keys of the devices that are not revoked.
     ///
-    /// If the roster contains a draw commitment, the result also contains the salt of the draws. The
-    /// salt depends on the authority's signature, so the server cannot predict it.
+    /// If the roster contains a draw commitment, the result also contains the salt of the draws.
+    /// The salt depends on the authority's signature, so the server cannot predict it.
     ///
     /// # Errors
     /// Fails if a key is not a valid Ed25519 key.

@@ -1,9 +1,9 @@
 //! The log of the rosters that an authority has signed, as a file that owners can compare.
 //!
 //! Each line describes one roster: its version, its hash, its predecessor, and the signature of the
-//! authority on the hash. The bytes of a roster contain its version and its predecessor, so the hash
-//! binds both. The authority appends to its log when it signs. A device appends to its own log when
-//! it accepts a roster. A device that was away lacks rosters in between.
+//! authority on the hash. The bytes of a roster contain its version and its predecessor, so the
+//! hash binds both. The authority appends to its log when it signs. A device appends to its own log
+//! when it accepts a roster. A device that was away lacks rosters in between.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -164,8 +164,8 @@ impl LoggedRoster {
     }
 }
 
-/// Returns the versions in `accepted` that the log of the authority excludes: between two rosters of
-/// which the second names the first as its predecessor.
+/// Returns the versions in `accepted` that the log of the authority excludes: between two rosters
+/// of which the second names the first as its predecessor.
 pub fn versions_outside(log: &[LoggedRoster], accepted: &[u64]) -> Vec<u64> {
     let is_excluded = |version: u64| {
         log.iter().any(|roster| {

@@ -1,7 +1,8 @@
-//! What a term beside the gradient costs: a step of FedProx or of SCAFFOLD, which are one to a model, over a step of SGD.
+//! What a term beside the gradient costs: a step of FedProx or of SCAFFOLD, which are one to a
+//! model, over a step of SGD.
 //!
-//! Each figure is the least time of many short slices, taken in turn, so that a machine that is busy with other things tells the
-//! same ratios as one that is not. The goal is 1.10 at most.
+//! Each figure is the least time of many short slices, taken in turn, so that a machine that is
+//! busy with other things tells the same ratios as one that is not. The goal is 1.10 at most.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! One training step and one block of evaluation of each model, on each instruction set beside the reference.
+//! One training step and one block of evaluation of each model, on each instruction set beside the
+//! reference.
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
-//! The quantile of a cohort: open, smoothed, and each private search with the answers of all devices.
+//! The quantile of a cohort: open, smoothed, and each private search with the answers of all
+//! devices.
 
 use std::hint::black_box;
 

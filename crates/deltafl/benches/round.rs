@@ -1,8 +1,10 @@
-//! One round of FedAvg and Δ-FL with a cohort of 100, and the draw of that cohort, for ever more devices.
+//! One round of FedAvg and Δ-FL with a cohort of 100, and the draw of that cohort, for ever more
+//! devices.
 //!
-//! A round touches its cohort and nothing else, so neither grows with N. What a large federation costs is that a
-//! cohort is no longer in the caches when its round begins: a fraction of a microsecond per device, which shows with
-//! the smallest model there is and drowns in a larger one. Figures in ARCHITECTURE.md.
+//! A round touches its cohort and nothing else, so neither grows with N. What a large federation
+//! costs is that a cohort is no longer in the caches when its round begins: a fraction of a
+//! microsecond per device, which shows with the smallest model there is and drowns in a larger one.
+//! Figures in ARCHITECTURE.md.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;

@@ -1,12 +1,12 @@
-//! Bring your own model: a two-layer perceptron, trained by FedAvg and Δ-FL.
+//! A model of the caller: a two-layer perceptron, trained by FedAvg and Δ-FL.
 //!
 //! ```text
 //! a = tanh(x U + p),   z = a V + q,   f = −log softmax(z)_y
 //! ```
 //!
-//! A model has five methods: the number of its params, their start, the memory for a batch, the loss
-//! with its gradient, and the loss with the number of errors. It reads and writes plain slices and
-//! allocates nothing. The trainer does the rest.
+//! A model has five methods: the number of its params, their start, the memory for a batch, the
+//! loss with its gradient, and the loss with the number of errors. It reads and writes plain slices
+//! and allocates nothing. The trainer does the rest.
 //!
 //! ```console
 //! cargo run --release --example own_model

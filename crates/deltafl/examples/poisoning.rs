@@ -1,13 +1,13 @@
 //! Measures the effect of liars on a federation: the error of the test devices if 1, 5 and 10 % of
-//! the train devices lie, for FedAvg and for Δ-FL at θ = 0.5, with and without a bound on the length
-//! of updates.
+//! the train devices lie, for FedAvg and for Δ-FL at θ = 0.5, with and without a bound on the
+//! length of updates.
 //!
 //!     cargo run --release -p deltafl --example poisoning [-- SEEDS]
 //!
 //! A liar of the first kind has wrong labels and is honest otherwise. The other liars flip the sign
 //! of their updates, make them many times as long, ignore the bound, and report ten times their
-//! loss, which puts them into every tail. The figures of docs/src/measurements/poisoning.md are means
-//! of three seeds.
+//! loss, which puts them into every tail. The figures of docs/src/measurements/poisoning.md are
+//! means of three seeds.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -119,7 +119,8 @@ impl ServerStep for Checked {
         sum: &UpdateSum,
         memory: &mut AlgorithmState,
     ) -> Option<Params> {
-        // A thousandth allows for rounded entries and weights; a deployed server computes the bound.
+        // A thousandth allows for rounded entries and weights; a deployed server computes the
+        // bound.
         if norm(sum)? <= CLIP * 1.001 {
             return Mean.apply(at, sum, memory);
         }

@@ -3,10 +3,10 @@
 //!     cargo run --release -p deltafl --example private -- DEVICES COHORT ROUNDS SEEDS CLIP EPSILON …
 //!
 //! An ε of `inf` trains with the same clipping bound and practically without noise. `exact` trains
-//! without clipping and with exact sums. A device takes part at most once in DEVICES/COHORT rounds. If
-//! `DROP_OUT` is set, devices drop out with this probability, the noise is calibrated to the threshold
-//! of secret sharing, and a twentieth of the cohort may help the server; `REMOVE_EXCESS=1` removes the
-//! noise that a sum does not need. The output is a table in CSV.
+//! without clipping and with exact sums. A device takes part at most once in DEVICES/COHORT rounds.
+//! If `DROP_OUT` is set, devices drop out with this probability, the noise is calibrated to the
+//! threshold of secret sharing, and a twentieth of the cohort may help the server;
+//! `REMOVE_EXCESS=1` removes the noise that a sum does not need. The output is a table in CSV.
 
 use std::error::Error;
 

@@ -1,9 +1,9 @@
 //! Devices of a simulation that lie.
 //!
-//! [`Adversarial`] computes the devices of a simulation by any [`Compute`] and falsifies the answers
-//! of the liars: their updates, their losses, or both. [`flip_labels`] falsifies their examples. A
-//! simulation with liars measures how much each algorithm loses. [`Adversary`] is the section
-//! `[adversary]` of an experiment.
+//! [`Adversarial`] computes the devices of a simulation by any [`Compute`] and falsifies the
+//! answers of the liars: their updates, their losses, or both. [`flip_labels`] falsifies their
+//! examples. A simulation with liars measures how much each algorithm loses. [`Adversary`] is the
+//! section `[adversary]` of an experiment.
 
 use std::collections::BTreeSet;
 
@@ -85,8 +85,8 @@ impl Adversary {
     }
 }
 
-/// Replaces each class of the liars' examples by the next one. Real targets and the symbols of texts
-/// stay.
+/// Replaces each class of the liars' examples by the next one. Real targets and the symbols of
+/// texts stay.
 pub fn flip_labels(federation: &Federation, liars: &BTreeSet<FederationIndex>) -> Federation {
     let classes = federation.classes().max(1);
     let examples = |device: &FederationIndex| {
@@ -115,8 +115,8 @@ pub fn flip_labels(federation: &Federation, liars: &BTreeSet<FederationIndex>) -
 pub struct Lie {
     /// The factor of the update: −1 flips its sign, 10 boosts it, 1 is honest.
     pub update: f64,
-    /// The factor of the loss, in the questions of a round and in evaluations. A factor above 1 puts
-    /// the device into every tail.
+    /// The factor of the loss, in the questions of a round and in evaluations. A factor above 1
+    /// puts the device into every tail.
     pub loss: f64,
 }
 

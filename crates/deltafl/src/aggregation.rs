@@ -1,16 +1,17 @@
 //! Aggregation of the updates of individual devices, for open simulations with adversaries.
 //!
-//! The mean of updates follows a single device that sends an arbitrary one. A robust [`Aggregation`]
-//! replaces the mean. It needs the update of each device, which a secure sum hides. The server step
-//! applies the result as it would apply the mean. Bounding the norm of updates
-//! ([`Clip`](crate::terms::Clip)) also limits the influence of a device and works under secure sums.
+//! The mean of updates follows a single device that sends an arbitrary one. A robust
+//! [`Aggregation`] replaces the mean. It needs the update of each device, which a secure sum hides.
+//! The server step applies the result as it would apply the mean. Bounding the norm of updates
+//! ([`Clip`](crate::terms::Clip)) also limits the influence of a device and works under secure
+//! sums.
 
 use crate::params::UpdateSum;
 
 /// The update of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceUpdate {
-    /// w_k − w, followed by the changes of the vectors sent beside w.
+    /// w_k − w, followed by the changes of the vectors sent with w.
     pub entries: Vec<f64>,
     /// α_k·ω_k.
     pub weight: f64,

@@ -133,11 +133,11 @@ pub struct Algorithm {
     pub weightings: &'static [&'static WeightingKind],
     /// The corrections of local steps that its questions use.
     pub corrections: &'static [&'static Correction],
-    /// What its server must see.
+    /// The answers that its server needs.
     pub requires: Requires,
 }
 
-/// What the server of an algorithm must see.
+/// The answers that the server of an algorithm needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requires {
     /// Sums over the cohort. The algorithm works in private mode and in deployments.

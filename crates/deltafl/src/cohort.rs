@@ -107,8 +107,9 @@ pub struct Draw {
 impl Sampling {
     /// Draws S_t: up to m of `devices` devices, or fewer if fewer are available.
     ///
-    /// Who cannot be reached is passed over in an order that does not depend on it: a cohort whose every device can be
-    /// reached is the one that is drawn when everybody can.
+    /// Devices are drawn in an order that does not depend on reachability, and unreachable ones are
+    /// skipped. If all devices of a cohort are reachable, the cohort is the same as with all
+    /// devices reachable.
     pub fn cohort(&self, devices: usize, draw: Draw, present: &Reachable) -> Vec<CohortMember> {
         let Draw { seed, round, attempt } = draw;
         let awake = |device: u32| match &self.availability.diurnal {
@@ -127,7 +128,7 @@ impl Sampling {
         }
     }
 
-    /// Devices drawn several times stand once, in the order of the first draw.
+    /// Returns each drawn device once, with its number of draws, in the order of the first draw.
     fn counted(&self, draws: impl Iterator<Item = u32>, seed: u64, round: u64) -> Vec<CohortMember> {
         let mut cohort: Vec<CohortMember> = Vec::with_capacity(self.cohort_size);
         let mut position = HashMap::with_capacity(self.cohort_size);

@@ -1,9 +1,9 @@
 //! Compute backends for the devices: forward passes and local updates.
 //!
-//! A [`Simulation`](crate::exchange::Simulation) computes its devices by a [`Compute`]. Work that all
-//! implementations share belongs to the simulation: the questions of each device, the cache of losses,
-//! the order of tasks, and the evaluation of equal params. [`Threads`] computes on the CPUs of this
-//! process.
+//! A [`Simulation`](crate::exchange::Simulation) computes its devices by a [`Compute`]. Work that
+//! all implementations share belongs to the simulation: the questions of each device, the cache of
+//! losses, the order of tasks, and the evaluation of equal params. [`Threads`] computes on the CPUs
+//! of this process.
 
 use std::ops::Range;
 
@@ -53,8 +53,8 @@ pub struct UpdateTask<'a> {
     pub report: Option<Report<'a>>,
     /// The training of a personal model after the update, if any.
     pub personal: Option<PersonalMethod>,
-    /// The noise of the query. The device then adds noise in any case, and trains only if its weight
-    /// is positive.
+    /// The noise of the query. The device then adds noise in any case, and trains only if its
+    /// weight is positive.
     pub noise: Option<TaskNoise>,
     /// The index of the sum to which the update is added.
     pub sum: usize,
@@ -67,7 +67,8 @@ pub struct TaskNoise {
     pub noise: Noise,
     /// The number of the query among those of its round, for its random numbers.
     pub query: u32,
-    /// The parts of the noise that stay although they can be removed; `None` if no part can be removed.
+    /// The parts of the noise that stay although they can be removed; `None` if no part can be
+    /// removed.
     pub kept: Option<KeptParts>,
 }
 
@@ -126,13 +127,13 @@ pub enum ComputeError {
     },
 }
 
-/// The new memories of the devices of some tasks, each with the index of its task. Devices without a
-/// memory, and devices whose update is not in the sum, are not listed.
+/// The new memories of the devices of some tasks, each with the index of its task. Devices without
+/// a memory, and devices whose update is not in the sum, are not listed.
 pub type Remembered = Vec<(usize, AlgorithmState)>;
 
-/// Computes the update of one task by a worker and adds it, encoded as integers, to `sum`: the update,
-/// the changes of the vectors sent with w, reported numbers, and noise. Returns the new memory of the
-/// device if it differs.
+/// Computes the update of one task by a worker and adds it, encoded as integers, to `sum`: the
+/// update, the changes of the vectors sent with w, reported numbers, and noise. Returns the new
+/// memory of the device if it differs.
 ///
 /// # Errors
 ///

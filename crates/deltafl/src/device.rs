@@ -1,8 +1,8 @@
 //! The answer of a device to a question.
 //!
-//! A simulation computes many devices at once by a [`Compute`](crate::compute::Compute). A device of
-//! a deployed federation computes its own answer as a [`Member`]. Both use the same contributions and
-//! the same [`LossCache`], so that they add the same integers.
+//! A simulation computes many devices at once by a [`Compute`](crate::compute::Compute). A device
+//! of a deployed federation computes its own answer as a [`Member`]. Both use the same
+//! contributions and the same [`LossCache`], so that they add the same integers.
 
 use std::fmt;
 use std::ops::Range;
@@ -43,19 +43,19 @@ pub fn stream_key(id: &str) -> u64 {
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-/// Returns the random numbers of a device's local update in a reproducible run. They are the same in
-/// a simulation and on a device.
+/// Returns the random numbers of a device's local update in a reproducible run. They are the same
+/// in a simulation and on a device.
 pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
     Stream::new(key.seed, Purpose::LocalUpdate, key.round, device)
 }
 
-/// The source of the random numbers of a local update, which determine the order of the examples and
-/// the batches.
+/// The source of the random numbers of a local update, which determine the order of the examples
+/// and the batches.
 #[derive(Clone, Copy, Default)]
 pub enum UpdateRandomness {
-    /// The seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then
-    /// equal. The difference of two sums is therefore exactly the update of the device that is missing
-    /// in one of them.
+    /// The seed of the run, which the server knows ([`update_stream`]). Two updates from one w are
+    /// then equal. The difference of two sums is therefore exactly the update of the device that is
+    /// missing in one of them.
     #[default]
     Reproducible,
     /// A secret of the device, drawn for each question.
@@ -71,8 +71,8 @@ impl UpdateRandomness {
         }
     }
 
-    /// Returns the key of the noise that can be removed from a sum, for the question whose first query
-    /// has this number.
+    /// Returns the key of the noise that can be removed from a sum, for the question whose first
+    /// query has this number.
     pub(crate) fn excess_key(&self, key: &RoundKey, device: u64, question: u32) -> ExcessKey {
         ExcessKey::first(match self {
             Self::Reproducible => {
@@ -118,8 +118,8 @@ pub struct Member<'a> {
     pub randomness: UpdateRandomness,
     /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
-    /// Whether the device trains although it is outside of the tail, and discards the update. The time of
-    /// its answer then does not reveal its membership.
+    /// Whether the device trains although it is outside of the tail, and discards the update. The
+    /// time of its answer then does not reveal its membership.
     pub trains_always: bool,
 }
 
@@ -146,9 +146,10 @@ impl Member<'_> {
 
     /// Returns the answers to all queries of a question, one after the other.
     ///
-    /// `is_answered` receives each query with its place. The answer is zero if it returns `false`, for
-    /// example for a track that the device does not answer ([`RoundKey::is_answered_by`]). The answer
-    /// to a noisy query is then noise around zero. `own` is the memory of the device per query.
+    /// `is_answered` receives each query with its place. The answer is zero if it returns `false`,
+    /// for example for a track that the device does not answer ([`RoundKey::is_answered_by`]). The
+    /// answer to a noisy query is then noise around zero. `own` is the memory of the device per
+    /// query.
     ///
     /// # Errors
     ///
@@ -191,9 +192,9 @@ impl Member<'_> {
         Some(self.randomness.excess_key(key, self.key, first.number()))
     }
 
-    /// Returns the keys that the device reveals after the survivors of a sum are known, each with the
-    /// fewest survivors for which it is revealed, those for the most survivors first. Returns none if no
-    /// noise of the question can be removed.
+    /// Returns the keys that the device reveals after the survivors of a sum are known, each with
+    /// the fewest survivors for which it is revealed, those for the most survivors first. Returns
+    /// none if no noise of the question can be removed.
     pub fn excess_keys<P>(&self, question: &Question<P>) -> Vec<(u64, [u8; 32])> {
         let Some(first) = self.excess_key(question) else { return Vec::new() };
         let noises = question.queries.iter().filter_map(|query| query.noise.as_ref());
@@ -224,8 +225,8 @@ impl Member<'_> {
     /// Adds the answer to a query to `sum`. `loss` is F_k at the params of the query, which must be
     /// present if the query needs it.
     ///
-    /// A device whose loss is not finite counts as refused in an update and contributes nothing to a
-    /// quantile. `own` is the memory of the device. It changes only if the update is in the sum.
+    /// A device whose loss is not finite counts as refused in an update and contributes nothing to
+    /// a quantile. `own` is the memory of the device. It changes only if the update is in the sum.
     ///
     /// # Errors
     ///

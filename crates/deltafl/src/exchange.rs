@@ -310,8 +310,8 @@ pub trait Exchange {
         params: &[&Params],
     ) -> Result<Option<SplitEvaluation>, ExchangeError>;
 
-    /// Returns the loss and metrics of every device of a split under its personal model, in the order
-    /// of [`evaluate`](Self::evaluate). Returns `None` if devices keep them private.
+    /// Returns the loss and metrics of every device of a split under its personal model, in the
+    /// order of [`evaluate`](Self::evaluate). Returns `None` if devices keep them private.
     fn evaluate_personal(
         &mut self,
         split: Split,

@@ -1,12 +1,12 @@
 //! Federated learning for devices that differ.
 //!
-//! Federated averaging trains one model for the average device, and serves unusual devices badly. Δ-FL
-//! trains one model per *conformity level* θ. In each round it selects the devices in the upper θ-tail
-//! of the losses and averages their updates under secure aggregation. It thereby minimises the
-//! superquantile of the device losses. θ = 1 is federated averaging.
+//! Federated averaging trains one model for the average device, and serves unusual devices badly.
+//! Δ-FL trains one model per *conformity level* θ. In each round it selects the devices in the
+//! upper θ-tail of the losses and averages their updates under secure aggregation. It thereby
+//! minimises the superquantile of the device losses. θ = 1 is federated averaging.
 //!
-//! This crate is the numerical core: the algorithms, the models, the round loop and the simulation of
-//! devices. The example trains two levels on a synthetic federation:
+//! This crate is the numerical core: the algorithms, the models, the round loop and the simulation
+//! of devices. The example trains two levels on a synthetic federation:
 //!
 //! ```
 //! use deltafl::prelude::*;
@@ -61,8 +61,8 @@
 //!
 //! # Guarantees
 //!
-//! - **Reproducible.** A run depends on its plan, its data and its seed. The number of threads, masks,
-//!   and interruptions do not change a bit of the params.
+//! - **Reproducible.** A run depends on its plan, its data and its seed. The number of threads,
+//!   masks, and interruptions do not change a bit of the params.
 //! - **Pure.** The crate has no clock, socket, file or terminal. A run reports its progress as
 //!   [`Event`](training::Event)s.
 

@@ -6,8 +6,8 @@
 //! killed, resumed, distributed over ranks or deployed thus continues with the same bits.
 //!
 //! A device has one [`AlgorithmState`] per track, for example with a control variate or a personal
-//! model. In a simulation these are part of the state ([`DeviceMemories`]). A deployed device stores
-//! its own on disk, and no server sees it.
+//! model. In a simulation these are part of the state ([`DeviceMemories`]). A deployed device
+//! stores its own on disk, and no server sees it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,13 +1,14 @@
 //! The models. Each has a file and a line in [`MODELS`].
 //!
-//! A [`Model`] is a loss f(w; ξ) with its gradient, over a flat parameter vector. It owns no parameters:
-//! it reads and writes `f32` slices of the caller. A step allocates no memory: the caller provides the
-//! scratch memory of a batch.
+//! A [`Model`] is a loss f(w; ξ) with its gradient, over a flat parameter vector. It owns no
+//! parameters: it reads and writes `f32` slices of the caller. A step allocates no memory: the
+//! caller provides the scratch memory of a batch.
 //!
-//! A [`ModelDefinition`] lists the options of a model and builds it. The experiment file, its schema and
-//! reference, the Python classes and the GPU read the table. To add a model, implement the five required
-//! methods of [`Model`] (and [`Model::task`] if it does not predict classes), write its definition beside
-//! them, and add its line to [`MODELS`]. The other methods allow faster implementations.
+//! A [`ModelDefinition`] lists the options of a model and builds it. The experiment file, its
+//! schema and reference, the Python classes and the GPU read the table. To add a model, implement
+//! the five required methods of [`Model`] (and [`Model::task`] if it does not predict classes),
+//! write its definition in the same file, and add its line to [`MODELS`]. The other methods allow
+//! faster implementations.
 
 use std::ops::Range;
 
@@ -145,7 +146,8 @@ impl<'a> Inputs<'a> {
 
 /// One step of stochastic gradient descent: w ← w − γ(∇f + λw) + p.
 ///
-/// A term (μ/2)‖w − c‖² of the loss adds μ to λ and γμc to p. A drift d of the gradient adds −γd to p.
+/// A term (μ/2)‖w − c‖² of the loss adds μ to λ and γμc to p. A drift d of the gradient adds −γd to
+/// p.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step<'a> {
     /// γ_t.
@@ -202,9 +204,10 @@ impl std::ops::AddAssign for Score {
 
 /// A loss with a gradient, on flat `f32` slices.
 ///
-/// `params` always has [`Model::num_params`] entries. Fast models may train on another layout of the
-/// same numbers (padded rows, a transposed copy): the *working* form. The trainer calls [`Model::load`]
-/// once per device and round, then [`Model::step`] for each batch, then [`Model::store`].
+/// `params` always has [`Model::num_params`] entries. Fast models may train on another layout of
+/// the same numbers (padded rows, a transposed copy): the *working* form. The trainer calls
+/// [`Model::load`] once per device and round, then [`Model::step`] for each batch, then
+/// [`Model::store`].
 pub trait Model: Send + Sync {
     /// Returns d, the length of the parameter vector w.
     fn num_params(&self) -> usize;
@@ -216,7 +219,8 @@ pub trait Model: Send + Sync {
     /// size.
     fn scratch_len(&self, batch: usize) -> usize;
 
-    /// Returns the mean loss over the batch, and overwrites `gradient` with its gradient, without ℓ₂.
+    /// Returns the mean loss over the batch, and overwrites `gradient` with its gradient, without
+    /// ℓ₂.
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64;
 
     /// Returns the prediction task, which computes metrics from a [`Score`].

@@ -1,8 +1,8 @@
 //! Options of algorithms and models: names, types, ranges and defaults, checked in one place.
 //!
-//! An algorithm or a model lists its options as [`OptionSpec`]s. The experiment file, its schema, the
-//! reference and the Python classes read these lists. [`OptionValues`] are the checked values of one
-//! algorithm or model.
+//! An algorithm or a model lists its options as [`OptionSpec`]s. The experiment file, its schema,
+//! the reference and the Python classes read these lists. [`OptionValues`] are the checked values
+//! of one algorithm or model.
 
 use std::fmt;
 
@@ -167,17 +167,18 @@ pub struct OptionSpec {
     pub kind: OptionKind,
     /// Its value if it is not given.
     pub default: OptionDefault,
-    /// Its value in an experiment file that does not give it, if this is not `default`. A serialised
-    /// model means `default`.
+    /// Its value in an experiment file that does not give it, if this is not `default`. A
+    /// serialised model means `default`.
     pub usual: Option<OptionValue>,
-    /// Whether a list of values creates one track for each of them. Names of tracks always contain such
-    /// an option. They contain other options only if tracks differ in them.
+    /// Whether a list of values creates one track for each of them. Names of tracks always contain
+    /// such an option. They contain other options only if tracks differ in them.
     pub levels: bool,
     /// Its effect, in one sentence without a full stop.
     pub about: &'static str,
     /// An example value for the reference.
     pub example: OptionValue,
-    /// The values that a comparison of algorithms tries (`deltafl field`); empty for the default alone.
+    /// The values that a comparison of algorithms tries (`deltafl field`); empty for the default
+    /// alone.
     pub grid: &'static [f64],
 }
 
@@ -300,11 +301,12 @@ impl InvalidOption {
 pub struct OptionValues(Vec<(&'static OptionSpec, Option<OptionValue>)>);
 
 impl OptionValues {
-    /// Checks the values that are given for the options of `owner` and adds the defaults of the others.
+    /// Checks the values that are given for the options of `owner` and adds the defaults of the
+    /// others.
     ///
     /// # Errors
-    /// The owner has no option of this name, a value has the wrong type or range, or a required option
-    /// is missing.
+    /// The owner has no option of this name, a value has the wrong type or range, or a required
+    /// option is missing.
     pub fn new<'a>(
         owner: &str,
         specs: &'static [OptionSpec],
@@ -331,7 +333,8 @@ impl OptionValues {
         specs.iter().zip(values).map(with_default).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns every option with its value, in the order of the specs. An optional option may be unset.
+    /// Returns every option with its value, in the order of the specs. An optional option may be
+    /// unset.
     pub fn iter(&self) -> impl Iterator<Item = (&'static OptionSpec, Option<OptionValue>)> {
         self.0.iter().copied()
     }
@@ -358,7 +361,8 @@ impl OptionValues {
     /// Returns the value of a real option.
     ///
     /// # Errors
-    /// There is no such option, it is unset, or it has another type. The other accessors fail likewise.
+    /// There is no such option, it is unset, or it has another type. The other accessors fail
+    /// likewise.
     pub fn real(&self, name: &str) -> Result<f64, InvalidOption> {
         self.typed(name, "a real number", |value| match value {
             OptionValue::Real(number) => Some(number),

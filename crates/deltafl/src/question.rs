@@ -205,8 +205,8 @@ impl<P: Identified> Query<P> {
         }
     }
 
-    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding` others
-    /// may subtract theirs. It is unbounded for an exact sum.
+    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding`
+    /// others may subtract theirs. It is unbounded for an exact sum.
     pub fn rho(&self, honest: u64, colluding: u64) -> Rho {
         let cost = |noise: &Noise| noise.rho(&self.ask, self.params.entries(), honest, colluding);
         self.noise.as_ref().map_or(Rho::UNBOUNDED, cost)

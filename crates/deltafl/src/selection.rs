@@ -81,12 +81,12 @@ pub trait Selection: Send + Sync {
     /// Stores the information of round t.
     fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState);
 
-    /// Returns the function from the loss of a device to the share ω_k of its weight. It is part of the
-    /// question that all devices sign.
+    /// Returns the function from the loss of a device to the share ω_k of its weight. It is part of
+    /// the question that all devices sign.
     fn weighting(&self, memory: &AlgorithmState) -> Weighting;
 
-    /// Returns a factor of the weight of each cohort member, if the server knows devices by name. Only
-    /// algorithms that require [`Open`](crate::algorithm::Requires::Open) return factors.
+    /// Returns a factor of the weight of each cohort member, if the server knows devices by name.
+    /// Only algorithms that require [`Open`](crate::algorithm::Requires::Open) return factors.
     fn named_shares(
         &self,
         _cohort: &[CohortMember],
@@ -101,8 +101,8 @@ pub trait Selection: Send + Sync {
         false
     }
 
-    /// Returns the rule of the simulated devices, if the weighting is [`DEVICE_RULE`]. Only algorithms
-    /// that require a [`Simulation`](crate::algorithm::Requires::Simulation) return one.
+    /// Returns the rule of the simulated devices, if the weighting is [`DEVICE_RULE`]. Only
+    /// algorithms that require a [`Simulation`](crate::algorithm::Requires::Simulation) return one.
     fn device_rule(&self, _memory: &AlgorithmState) -> Option<Arc<dyn DeviceRule>> {
         None
     }

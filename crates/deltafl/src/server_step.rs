@@ -1,7 +1,7 @@
 //! The server step, the third part of an algorithm: it computes w_{t+1} from the sum of a round.
 //!
-//! [`Mean`] is Algorithm 2, line 9. A step with state ([`Momentum`], [`Adaptive`]) stores its vectors
-//! in the track's [`AlgorithmState`].
+//! [`Mean`] is Algorithm 2, line 9. A step with state ([`Momentum`], [`Adaptive`]) stores its
+//! vectors in the track's [`AlgorithmState`].
 
 mod adaptive;
 mod momentum;

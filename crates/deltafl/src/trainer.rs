@@ -347,8 +347,8 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
-    /// Runs the steps of a plan on the loaded params. With a share, each step also trains the personal
-    /// params within their mixture with the loaded ones.
+    /// Runs the steps of a plan on the loaded params. With a share, each step also trains the
+    /// personal params within their mixture with the loaded ones.
     fn train(&mut self, examples: &Examples<'_>, plan: &LocalPlan, share: Option<f32>, stream: &mut Stream) {
         // The scratch size depends on the largest possible step, not on the plan.
         let longest = match plan.work {

@@ -1,43 +1,39 @@
 //! The one round loop: Algorithms 2 and 3, for every algorithm and every exchange.
 //!
-//! A run trains several *tracks*, one model each. In a simulation they share the cohorts and the random
-//! numbers, so that they differ only in their algorithm. In a deployment no device serves two tracks in
-//! one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no clock, no file and no
-//! thread: it asks an [`Exchange`] and sends each [`Event`] to an [`Observer`].
+//! A run trains several *tracks*, one model each. In a simulation they share the cohorts and the
+//! random numbers, so that they differ only in their algorithm. In a deployment no device serves
+//! two tracks in one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no
+//! clock, no file and no thread: it asks an [`Exchange`] and sends each [`Event`] to an
+//! [`Observer`].
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::algorithm::Track;
 use crate::cohort::Draw;
-use crate::data::Split;
-use crate::evaluation::CohortEvaluation;
-use crate::exchange::{
-    CohortAnswers, CohortMember, Evaluation, Exchange, ExchangeError, PersonalModels, Reachable, Round,
-    Traffic,
-};
+use crate::exchange::{CohortAnswers, CohortMember, Exchange, ExchangeError, Reachable, Round};
 use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
-use crate::params::{Params, UpdateSum, WrongLength};
-use crate::privacy::{Noise, NoiseTooLarge};
-use crate::question::{Ask, Query, RoundKey};
-use crate::selection::{ETA, ETA_ROUND, SummedTail};
+use crate::params::{Params, UpdateSum};
+use crate::privacy::Noise;
+use crate::question::{Ask, Query};
+use crate::selection::SummedTail;
 use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
-use crate::superquantile::private::RefusedSum;
-use crate::terms::{Clip, Terms};
-use crate::trainer::{LocalPlan, Personal, TrainerError};
+use crate::terms::Clip;
 
+mod error;
+mod evaluated;
 mod event;
 mod held_out;
 mod learning;
 mod local;
 mod plan;
 mod records;
+mod round_record;
 mod spending;
 mod updates;
 
+pub use self::error::TrainingError;
+use self::evaluated::evaluate;
 pub use self::event::{
     Event, LossReporting, Observer, ObserverError, ObserverResult, SharedObserver, TrainOptions,
     TrainingObserver,
@@ -46,6 +42,8 @@ use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
+pub use self::round_record::RoundRecord;
+use self::round_record::record;
 pub use self::spending::PrivacySpent;
 use self::spending::Spending;
 use self::updates::{AskedUpdates, aggregated, simulated_update, update_queries};
@@ -87,50 +85,6 @@ impl State {
     }
 }
 
-/// The record of one track in one round: a line of `rounds.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RoundRecord {
-    /// The seed of the run.
-    pub seed: u64,
-    /// Index of the track.
-    pub track: usize,
-    /// Its name.
-    pub name: String,
-    /// t, counted from 0.
-    pub round: u64,
-    /// η_t, if the algorithm has one.
-    pub eta: Option<f64>,
-    /// Rounds of this track since η was found; 0 if it was found in this round.
-    pub eta_age: Option<u64>,
-    /// Weighted mean loss of the cohort; `None` in private mode.
-    pub loss: Option<f64>,
-    /// |S_t|, distinct devices.
-    pub cohort: u64,
-    /// Devices that dropped out.
-    pub dropped: u64,
-    /// |S_t'|, the devices in the sum.
-    pub tail: u64,
-    /// Σ α_k over the tail.
-    pub tail_weight: f64,
-    /// Devices left out because their update was not finite.
-    pub refused: u64,
-    /// Calls of secure aggregation.
-    pub sums: u64,
-    /// Messages between devices and server.
-    pub messages: u64,
-    /// Bytes from the devices.
-    pub bytes_up: u64,
-    /// Bytes to the devices.
-    pub bytes_down: u64,
-    /// The evaluations of the cohort on held-out examples: at w_t, and in the last round of the
-    /// track also at its final params.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub evaluations: Vec<CohortEvaluation>,
-    /// The privacy spent up to this round, if the sums are noisy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub privacy: Option<PrivacySpent>,
-}
-
 /// The end of a run that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -138,64 +92,6 @@ pub enum Outcome {
     Finished,
     /// The observer asked to stop. The state was checkpointed.
     Stopped,
-}
-
-/// The error that ended a run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrainingError {
-    /// The exchange failed.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    /// The aggregation of several cohorts in a row failed.
-    #[error(
-        "round {round}: the aggregation of {attempts} cohorts in a row failed; do too many devices drop out?"
-    )]
-    NoSum {
-        /// t.
-        round: u64,
-        /// The number of cohorts drawn.
-        attempts: u64,
-        /// The error of the last cohort.
-        source: ExchangeError,
-    },
-    /// A sum for the quantile was malformed.
-    #[error("round {round}: the private quantile refused a sum")]
-    Quantile {
-        /// t.
-        round: u64,
-        /// The error of the search.
-        source: RefusedSum,
-    },
-    /// A sum of updates was malformed.
-    #[error("round {round}: {source}")]
-    Update {
-        /// t.
-        round: u64,
-        /// The error of the sum.
-        source: WrongLength,
-    },
-    /// The budget of the run needs more noise than a sum can contain.
-    #[error("round {round}: {source}")]
-    Noise {
-        /// t.
-        round: u64,
-        /// The noise that is too large.
-        source: NoiseTooLarge,
-    },
-    /// An algorithm that the caller's program implements failed.
-    #[error("round {round}: the algorithm {track} failed: {source}")]
-    Algorithm {
-        /// t.
-        round: u64,
-        /// The name of the track.
-        track: String,
-        /// The error of the program.
-        source: TrainerError,
-    },
-    /// The observer failed.
-    #[error("could not record the run")]
-    Observer(#[source] ObserverError),
 }
 
 /// Trains every track from `state` to the last round, with the default [`TrainOptions`].
@@ -373,7 +269,8 @@ fn one_round(
         let mut unclipped = 0.0;
         let mut sum = match (&plan.privacy, &noise) {
             (Some(privacy), Some(noise)) => {
-                // A sum without answers, as of a round that a server gives up, contains nothing to protect.
+                // A sum without answers, as of a round that a server gives up, contains nothing to
+                // protect.
                 if update.answered > 0 {
                     spending::check_survivors(plan, update.answered)?;
                 }
@@ -430,90 +327,4 @@ fn one_round(
         record.add(last.evaluation(plan.rounds, plan.held_out, record.track));
     }
     Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
-}
-
-fn record(
-    round: &Round<'_>,
-    index: usize,
-    track: &Track,
-    memory: &AlgorithmState,
-    sum: &UpdateSum,
-    note: &LossPhase,
-) -> RoundRecord {
-    let turn = round.terms.turn(round.index);
-    RoundRecord {
-        seed: round.seed,
-        track: index,
-        name: track.label.name.clone(),
-        round: round.index,
-        eta: memory.number(ETA),
-        eta_age: memory.number(ETA_ROUND).map(|found| turn.saturating_sub(found as u64)),
-        loss: note.loss,
-        cohort: round.cohort.len() as u64,
-        dropped: round.cohort.len() as u64 - note.answered,
-        tail: sum.tail(),
-        tail_weight: sum.tail_weight(),
-        refused: sum.refused(),
-        sums: note.traffic.sums,
-        messages: note.traffic.messages,
-        bytes_up: note.traffic.bytes_up,
-        bytes_down: note.traffic.bytes_down,
-        evaluations: Vec::new(),
-        privacy: None,
-    }
-}
-
-impl RoundRecord {
-    /// Adds an evaluation on held-out examples and its traffic.
-    fn add(&mut self, (evaluation, cost): (Option<CohortEvaluation>, Traffic)) {
-        self.evaluations.extend(evaluation);
-        self.sums += cost.sums;
-        self.messages += cost.messages;
-        self.bytes_up += cost.bytes_up;
-        self.bytes_down += cost.bytes_down;
-    }
-}
-
-/// Evaluates every device under every track, if the devices of the exchange publish their metrics.
-/// Validation devices come last, if there are any.
-fn evaluate(
-    exchange: &mut dyn Exchange,
-    plan: &Plan,
-    state: &State,
-    events: &mut EventSink<'_, '_>,
-) -> Result<(), TrainingError> {
-    let mut splits = Vec::with_capacity(3);
-    for split in [Split::Train, Split::Test, Split::Validation] {
-        let Some(mut evaluation) = exchange.evaluate(split, &state.params())? else { continue };
-        for (i, track) in plan.tracks.iter().enumerate() {
-            if let Some(personal) = track.personal.filter(|personal| personal.is_evaluated)
-                && let Some(devices) = personal_evaluation(exchange, plan, state, split, (i, personal))?
-            {
-                evaluation.tracks[i] = devices;
-            }
-        }
-        splits.push(evaluation);
-    }
-    splits.retain(|evaluation| evaluation.split != Split::Validation || !evaluation.devices.is_empty());
-    if splits.is_empty() {
-        return Ok(());
-    }
-    events.send(Event::Evaluated { round: state.round, splits: &splits })
-}
-
-/// Evaluates the personal models of a track.
-fn personal_evaluation(
-    exchange: &mut dyn Exchange,
-    plan: &Plan,
-    state: &State,
-    split: Split,
-    (i, personal): (usize, Personal),
-) -> Result<Option<Vec<Evaluation>>, TrainingError> {
-    let (at, turn) = (&state.tracks[i], plan.terms.turn(state.round));
-    let local = LocalPlan { correction: None, ..plan.local.plan(turn, &plan.tracks[i]) };
-    let terms = Terms { clip: None, ..plan.terms };
-    let key = RoundKey { run: 0, seed: state.seed, round: state.round, members: 1, terms };
-    let (params, memories, method) = (&at.params, &at.devices, personal.method);
-    let models = PersonalModels { params, memories, method, plan: &local, key };
-    Ok(exchange.evaluate_personal(split, &models)?)
 }

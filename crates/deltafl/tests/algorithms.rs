@@ -1,4 +1,5 @@
-//! Claims about the algorithms beside FedAvg and Δ-FL, each trained through the table as an experiment would.
+//! Claims about the algorithms beside FedAvg and Δ-FL, each trained through the table as an
+//! experiment would.
 // Weights are whole numbers: they are compared to the bit.
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 

@@ -298,7 +298,8 @@ fn full_conformity_is_fed_avg() {
 fn a_private_tail_is_the_open_tail_when_no_loss_lies_near() {
     let federation = federation();
     let private = private(PrivateQuantile::TwoLevel, half());
-    // At w₀ = 0 every loss is ln 62 but for rounding, which no private quantile resolves: start from a trained w.
+    // At w₀ = 0 every loss is ln 62 but for rounding, which no private quantile resolves: start
+    // from a trained w.
     let both = vec![Track::fed_avg(), Track::fed_avg()];
     let mut state = run(&federation, &plan(both), 2).checkpoint.unwrap();
     let model = linear(&federation);

@@ -1,6 +1,6 @@
-//! The models of the paper, on every instruction set, against an independent f64 implementation whose
-//! derivatives a tape computes, and the tape against central differences. `table` compares every model of
-//! the table with central differences, so that a new model needs no change here.
+//! The models of the paper, on every instruction set, against an independent f64 implementation
+//! whose derivatives a tape computes, and the tape against central differences. `table` compares
+//! every model of the table with central differences, so that a new model needs no change here.
 #![allow(clippy::unwrap_used)]
 
 #[path = "gradients/models.rs"]
@@ -134,7 +134,8 @@ impl Pair {
         (loss, gradient)
     }
 
-    /// Scratch and working memory start as garbage, as they are when a thread goes from device to device.
+    /// Scratch and working memory start as garbage, as they are when a thread goes from device to
+    /// device.
     fn step_and_evaluate(&self, model: &dyn Model, step: Step<'_>) -> (Vec<f32>, deltafl::model::Score) {
         let batch = self.labels.len();
         let mut scratch = Aligned::zeroed(model.scratch_len(batch).max(model.step_scratch_len(batch)));

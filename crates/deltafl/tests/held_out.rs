@@ -1,4 +1,5 @@
-//! What cohorts tell of the examples that their devices hold out, against the same devices' figures in the open.
+//! What cohorts tell of the examples that their devices hold out, against the same devices' figures
+//! in the open.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -123,7 +124,8 @@ fn check(federation: &Federation, plan: &Plan, records: &Records) -> TestCaseRes
                 let measure = histogram.measure;
                 let values: Vec<_> =
                     devices.iter().map(|device| measure.value(task, device).unwrap()).collect();
-                // No end is known only where a device is beyond the last edge: R² of a few examples that hardly differ.
+                // No end is known only where a device is beyond the last edge: R² of a few examples
+                // that hardly differ.
                 let ends = || values.iter().map(|&value| measure.ends(measure.place(value)));
                 let (open_below, open_above) = (
                     ends().any(|(lower, _)| lower.is_infinite()),

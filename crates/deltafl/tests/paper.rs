@@ -40,7 +40,8 @@ fn random_theta(rng: &mut ChaCha8Rng) -> Conformity {
     }
 }
 
-/// Up to 200 devices: heavy-tailed losses of either sign or a few that tie, weights in examples or as shares.
+/// Up to 200 devices: heavy-tailed losses of either sign or a few that tie, weights in examples or
+/// as shares.
 fn random_losses(rng: &mut ChaCha8Rng) -> Vec<DeviceLoss> {
     let (tied, in_examples, scale) =
         (rng.random_bool(0.3), rng.random_bool(0.5), 10_f64.powi(rng.random_range(-3..6)));

@@ -1,4 +1,5 @@
-//! Linear regression: its gradients against central differences, and what training on real numbers comes to.
+//! Linear regression: its gradients against central differences, and what training on real numbers
+//! comes to.
 #![allow(clippy::unwrap_used)]
 
 use std::num::NonZeroUsize;
@@ -52,7 +53,8 @@ fn check_gradient(model: &dyn Model, batch: Batch<'_>, params: &[f32], what: &st
             (f64::from(moved[i]), at(&moved, &mut scratch))
         };
         let ((low, below), (high, above)) = (slope(-0.01), slope(0.01));
-        // The loss is a square and a straight line: central differences are exact up to the kinks of Huber's.
+        // The loss is a square and a straight line: central differences are exact up to the kinks
+        // of Huber's.
         let slope = (above - below) / (high - low);
         assert!((slope - f64::from(gradient[i])).abs() < 5e-3, "{what}: {slope}, not {}", gradient[i]);
     }

@@ -1,5 +1,5 @@
-//! Named tensors: a plain forward pass over a state dict, written after PyTorch's documentation of its layers, has the loss
-//! of our models.
+//! Named tensors: a plain forward pass over a state dict, written after PyTorch's documentation of
+//! its layers, has the loss of our models.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -46,7 +46,8 @@ impl State {
         (0..rows).map(|r| dot(r) + f64::from(bias[r])).collect()
     }
 
-    /// torch.nn.Conv2d without padding, then ReLU and max-pooling by 2: maps of `side`, channel by channel.
+    /// torch.nn.Conv2d without padding, then ReLU and max-pooling by 2: maps of `side`, channel by
+    /// channel.
     fn conv_pool(&self, layer: &str, maps: &[Vec<f64>], side: usize) -> (Vec<Vec<f64>>, usize) {
         let weight = self.tensor(&format!("{layer}.weight"));
         let bias = self.vector(&format!("{layer}.bias"));

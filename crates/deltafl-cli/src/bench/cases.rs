@@ -1,4 +1,5 @@
-//! The five models of the paper with random data of the paper's shape, and the model of an experiment.
+//! The five models of the paper with random data of the paper's shape, and the model of an
+//! experiment.
 
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,

@@ -37,7 +37,7 @@ impl From<FeatureArg> for Features {
 pub(super) enum MissingArg {
     /// Leave out rows with a missing value
     Drop,
-    /// A number becomes the mean of its column, a word a category of its own
+    /// A number becomes the mean of its column, a word becomes a separate category
     Mean,
     /// As mean, and a further feature is 1 where a number is missing
     Category,

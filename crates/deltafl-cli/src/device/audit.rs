@@ -16,10 +16,11 @@ use crate::error::bad_input;
 
 /// Check the transcript of a device, or compare it with that of another or with a log of rosters
 ///
-/// A device writes down what its server shows it: rosters, questions, cohorts, survivors. Two owners who compare their
-/// transcripts find out whether the server showed both the same. The authority keeps a log of the rosters that it has
-/// signed, rosters.jsonl in its folder, and a device keeps one in its state. The command accepts both as transcripts.
-/// Nothing in a transcript or a log comes from a device's data.
+/// A device writes down what its server shows it: rosters, questions, cohorts, survivors. Two
+/// owners who compare their transcripts find out whether the server showed both the same. The
+/// authority keeps a log of the rosters that it has signed, rosters.jsonl in its folder, and a
+/// device keeps one in its state. The command accepts both as transcripts. Nothing in a transcript
+/// or a log comes from a device's data.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  deltafl device audit identity/state/transcript.jsonl\n  deltafl device audit mine.jsonl neighbour.jsonl\n  deltafl device audit identity/state/transcript.jsonl rosters.jsonl"
@@ -27,7 +28,8 @@ use crate::error::bad_input;
 pub(crate) struct Args {
     /// The transcript of a device: transcript.jsonl in its state folder
     transcript: PathBuf,
-    /// The transcript of another device of the same federation, or the log of the authority: rosters.jsonl
+    /// The transcript of another device of the same federation, or the log of the authority:
+    /// rosters.jsonl
     other: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
@@ -140,7 +142,7 @@ impl Read {
 }
 
 /// Returns the answers that the device of a transcript has counted, by authority. A copy of a
-/// transcript has none beside it.
+/// transcript in another folder has none.
 fn answers_beside(transcript: &Path) -> BTreeMap<[u8; 32], AnswerCount> {
     let folder = transcript.parent().unwrap_or(Path::new("."));
     DeviceState::read_answers(folder).unwrap_or_default()

@@ -6,7 +6,8 @@ use deltafl_device::{DeviceConfig, TimeWindow};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "When this device takes part")]
 pub(crate) struct ConditionArgs {
-    /// Take part only between these times of the day, such as 22:00-06:30, by this machine's clock; may be repeated
+    /// Take part only between these times of the day, such as 22:00-06:30, by this machine's clock;
+    /// may be repeated
     #[arg(long, value_name = "FROM-UNTIL")]
     between: Vec<TimeWindow>,
     /// Take part only while the machine is on mains power

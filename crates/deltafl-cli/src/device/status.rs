@@ -1,4 +1,4 @@
-//! `deltafl device status`: what a device has answered and spent.
+//! `deltafl device status`: the answers and the privacy budget of a device.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -9,8 +9,8 @@ use miette::Result;
 use super::Args;
 use crate::error::bad_input;
 
-/// The shape of the data and its contract: those of a file, or of the experiment's data. The experiment or the file contains
-/// the split of the devices' own examples.
+/// The shape of the data and its contract: those of a file, or of the experiment's data. The
+/// experiment or the file contains the split of the devices' own examples.
 pub(super) fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
     let Some(path) = &args.contract else {
         let refused = bad_input("the data of the experiment cannot be used");

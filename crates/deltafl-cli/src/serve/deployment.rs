@@ -33,16 +33,16 @@ pub(crate) struct DeploymentArgs {
     /// The folder with the server's certificate, as `deltafl certs server` wrote it
     #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
     pub(super) certs: Option<PathBuf>,
-    /// Allow the authority's keys in the folder of --certs: an attacker who controls this machine can
-    /// then create devices
+    /// Allow the authority's keys in the folder of --certs: an attacker who controls this machine
+    /// can then create devices
     #[arg(long, requires = "certs")]
     authority_here: bool,
-    /// The database of rounds, devices and tokens: sqlite:PATH or postgres://… [default: SQLite in the
-    /// run folder]
+    /// The database of rounds, devices and tokens: sqlite:PATH or postgres://… [default: SQLite in
+    /// the run folder]
     #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// The storage for the params of every round: a folder, or s3://BUCKET/PREFIX [default: in the run
-    /// folder]
+    /// The storage for the params of every round: a folder, or s3://BUCKET/PREFIX [default: in the
+    /// run folder]
     #[arg(long, value_name = "PLACE")]
     blobs: Option<String>,
     /// The HTTP address of the live page, the models and enrolment [default: no HTTP]

@@ -17,19 +17,19 @@ pub(crate) struct RoundArgs {
     /// The share of a cohort that must answer for its sum to count
     #[arg(long, value_name = "SHARE", default_value_t = ServerConfig::default().quorum)]
     quorum: f64,
-    /// The share of a cohort that may drop out during a sum: keys are shared so that the other devices
-    /// can finish it
+    /// The share of a cohort that may drop out during a sum: keys are shared so that the other
+    /// devices can finish it
     #[arg(long, value_name = "SHARE", default_value_t = ServerConfig::default().drop_out)]
     drop_out: f64,
-    /// Number of cohorts that a round tries; if the aggregation of all of them fails, the round changes
-    /// nothing
+    /// Number of cohorts that a round tries; if the aggregation of all of them fails, the round
+    /// changes nothing
     #[arg(long, value_name = "N", default_value_t = ServerConfig::default().attempts, value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
     /// The largest norm of the change of the params in a round; a larger change is rejected
     #[arg(long, value_name = "NORM")]
     max_step: Option<f64>,
-    /// Request no histogram of losses that training does not need; the model card of FedAvg then has
-    /// none
+    /// Request no histogram of losses that training does not need; the model card of FedAvg then
+    /// has none
     #[arg(long)]
     no_survey: bool,
     /// Do not evaluate models on the held-out examples of devices; their error is then unknown

@@ -1,4 +1,5 @@
-//! Tables in Arrow files of other programs: the file format (Feather version 2) and the stream format.
+//! Tables in Arrow files of other programs: the file format (Feather version 2) and the stream
+//! format.
 //!
 //! All types of flat columns are read, with nulls, dictionaries and compressed buffers. A record
 //! batch is decoded at a time. Every offset is checked, so that a hostile or truncated file is an

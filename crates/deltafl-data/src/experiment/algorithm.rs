@@ -82,7 +82,7 @@ impl AlgorithmSection {
         if self.external.is_some() { "external" } else { self.algorithm.kind }
     }
 
-    /// Returns what the server of the algorithm must see.
+    /// Returns the answers that the server of the algorithm needs.
     pub fn requires(&self) -> Requires {
         let base = self.algorithm.requires;
         self.external.as_ref().map_or(base, |external| external.requires(base))

@@ -19,7 +19,7 @@ use super::SplitSection;
 pub struct DataSection {
     /// A federation folder, or a synthetic federation.
     pub source: DataSource,
-    /// Splits the federation anew; without it devices are split as stored.
+    /// A new split of the federation. If `None`, devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSection>,
     /// The normalisation of features; if `None`, the columns of a table are standardised, and other
@@ -110,9 +110,9 @@ impl DataSection {
         self.normalise.unwrap_or(if is_table { Normalise::Standard } else { Normalise::None })
     }
 
-    /// The section for a content address. A file without a normalisation has the address of the files
-    /// of earlier versions, in which it meant `none`. They wrote it out in their run folders, for which
-    /// `is_old` is set.
+    /// The section for a content address. A file without a normalisation has the address of the
+    /// files of earlier versions, in which it meant `none`. They wrote it out in their run folders,
+    /// for which `is_old` is set.
     pub(super) fn canonical(&self, is_old: bool) -> Self {
         let is_folder = matches!(self.source, DataSource::Folder(_));
         let normalise = match self.normalise {

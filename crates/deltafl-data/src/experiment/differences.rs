@@ -24,8 +24,8 @@ impl Experiment {
     }
 }
 
-/// Returns dotted keys and their values, with the effective normalisation and without switches of the
-/// model that are off.
+/// Returns dotted keys and their values, with the effective normalisation and without switches of
+/// the model that are off.
 fn flattened(experiment: &Experiment) -> BTreeMap<String, String> {
     fn walk(key: &str, value: &toml::Value, flat: &mut BTreeMap<String, String>) {
         let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };

@@ -1,8 +1,8 @@
 //! The `external` table of an `[[algorithm]]` section: an algorithm of the caller's program.
 //!
 //! The program replaces some parts of the algorithm that the section names. The run folder records
-//! the name of the algorithm, the parts and the options, so that it can be read and compared without
-//! the program.
+//! the name of the algorithm, the parts and the options, so that it can be read and compared
+//! without the program.
 
 use deltafl::algorithm::{AlgorithmParts, Requires};
 use deltafl::memory::AlgorithmState;
@@ -43,7 +43,7 @@ pub trait ExternalAlgorithms: Sync {
 }
 
 impl ExternalSection {
-    /// Returns what the server must see, if the replaced algorithm requires `base`.
+    /// Returns the answers that the server needs, if the replaced algorithm requires `base`.
     pub(super) fn requires(&self, base: Requires) -> Requires {
         let replaces = |part| self.replaces.contains(&part);
         match base {

@@ -1,9 +1,9 @@
 //! Every key of an experiment file: its type, range, default, symbol in the paper and an example.
 //!
-//! The reference, `deltafl help experiment` and the schema for editors are generated from this list. Names,
-//! types and defaults come from the types that the file is parsed into, and from the tables of models and
-//! algorithms. `keys.toml` contains the descriptions and examples. `fields!` destructures a value of each
-//! type, so a key that is missing here does not compile.
+//! The reference, `deltafl help experiment` and the schema for editors are generated from this
+//! list. Names, types and defaults come from the types that the file is parsed into, and from the
+//! tables of models and algorithms. `keys.toml` contains the descriptions and examples. `fields!`
+//! destructures a value of each type, so a key that is missing here does not compile.
 
 mod kind;
 
@@ -113,8 +113,8 @@ fn below(table: &str, name: &str) -> String {
     if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }
 
-/// The keys of a table whose values have the type `$type`, with the defaults of `$value`. All fields are
-/// listed: the keys, and the fields that are tables themselves.
+/// The keys of a table whose values have the type `$type`, with the defaults of `$value`. All
+/// fields are listed: the keys, and the fields that are tables themselves.
 macro_rules! fields {
     ($table:literal, $type:ident = $value:expr, [$($field:ident),*], tables [$($below:ident),*]) => {{
         let $type { $($field,)* $($below: _,)* } = &$value;
@@ -359,8 +359,8 @@ impl Descriptions {
     }
 }
 
-/// Joins the keys of several owners by their paths. A key that not all owners have lists its owners, and a
-/// default that differs lists the default of each.
+/// Joins the keys of several owners by their paths. A key that not all owners have lists its
+/// owners, and a default that differs lists the default of each.
 fn merged(owners: Vec<(&str, Vec<Key>)>) -> Vec<Key> {
     let count = owners.len();
     let mut groups: Vec<(Key, Vec<(&str, DefaultValue)>)> = Vec::new();

@@ -35,8 +35,8 @@ impl Default for ModelSection {
 }
 
 impl ModelSection {
-    /// The section without switches that are off, for a content address: it depends neither on whether
-    /// a file gives such a switch nor on the value that a file without it has.
+    /// The section without switches that are off, for a content address: it depends neither on
+    /// whether a file gives such a switch nor on the value that a file without it has.
     pub(super) fn canonical(&self) -> Self {
         let given = self.spec.given().iter().filter(|(_, value)| *value != OptionValue::Truth(false));
         let given = given.map(|(option, value)| (option.name, *value));

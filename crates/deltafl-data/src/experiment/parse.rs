@@ -1,108 +1,23 @@
 //! Parses experiment files. Every error has the place in the file.
 
+mod invalid;
 mod layers;
-
-use std::ops::Range;
+mod option_table;
 use std::str::FromStr;
 
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
-use super::{
-    AlgorithmSection, Experiment, ExperimentFile, ExternalSection, ModelSection, NonNegative, renamed,
-};
+use super::{AlgorithmSection, Experiment, ExperimentFile, ExternalSection, ModelSection, renamed};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
-use deltafl::model::stack::{RESIDUAL, STACK};
-use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
+use deltafl::model::stack::STACK;
+use deltafl::options::OptionValue;
 use deltafl::terms::TrackSchedule;
+pub use invalid::InvalidExperiment;
 pub use layers::layer_span;
-
-/// An error in an experiment file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct InvalidExperiment {
-    /// The error.
-    pub message: String,
-    /// The bytes of the file with the error; `None` if a key is missing at the top of the file.
-    pub span: Option<Range<usize>>,
-}
-
-impl InvalidExperiment {
-    pub(super) fn new(message: impl Into<String>, span: Range<usize>) -> Self {
-        Self { message: message.into(), span: Some(span) }
-    }
-
-    /// An error without a place.
-    pub(super) fn whole(message: impl Into<String>) -> Self {
-        Self { message: message.into(), span: None }
-    }
-
-    /// Returns the line of the file, counted from 1.
-    pub fn line(&self, text: &str) -> usize {
-        let start = self.span.as_ref().map_or(0, |span| span.start.min(text.len()));
-        1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count()
-    }
-}
-
-impl From<toml::de::Error> for InvalidExperiment {
-    fn from(error: toml::de::Error) -> Self {
-        Self { message: plain(error.message().trim()), span: error.span() }
-    }
-}
-
-/// Replaces the names of Rust types in a message by words, and adds the key that an unknown key is
-/// probably meant to be.
-fn plain(message: &str) -> String {
-    const WORDS: [(&str, &str); 8] = [
-        ("a nonzero u64", "a whole number of at least 1"),
-        ("a nonzero usize", "a whole number of at least 1"),
-        ("a nonzero u32", "a whole number of at least 1"),
-        ("u64", "a whole number of at least 0"),
-        ("usize", "a whole number of at least 0"),
-        ("u32", "a whole number of at least 0"),
-        ("f64", "a number"),
-        ("struct Decay", "a table such as { factor = 0.5, every = 100 }"),
-    ];
-    if let Some(rest) = message.strip_prefix("unknown field `") {
-        return unknown_key(message, rest);
-    }
-    let Some((before, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
-    let word = WORDS.iter().find(|(name, _)| *name == expected).map(|(_, word)| (*word).to_owned());
-    let word = word.or_else(|| expected.strip_prefix("struct ").map(|_| "a table".to_owned()));
-    word.map_or_else(|| message.to_owned(), |word| format!("{before}expected {word}"))
-}
-
-/// Adds a suggestion to the error of an unknown key. Only the command writes `resolved`.
-fn unknown_key(message: &str, rest: &str) -> String {
-    let message = message.replace(", `resolved`", "");
-    let Some((key, listed)) = rest.split_once('`') else { return message };
-    let known = listed.split('`').skip(1).step_by(2).filter(|name| *name != "resolved");
-    let close = known.map(|name| (distance(key, name), name)).min();
-    match close {
-        Some((steps, name)) if steps <= 2 && steps < key.chars().count() => {
-            format!("{message}; did you mean `{name}`?")
-        }
-        _ => message,
-    }
-}
-
-/// Returns the number of inserted, deleted or replaced characters between two words (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
+use option_table::{Entry, OptionTable};
 
 impl FromStr for Experiment {
     type Err = InvalidExperiment;
@@ -116,7 +31,8 @@ impl Experiment {
     /// Parses an experiment file.
     ///
     /// # Errors
-    /// The text is not TOML, a key is unknown or missing, or a value is wrong. The error has the place.
+    /// The text is not TOML, a key is unknown or missing, or a value is wrong. The error has the
+    /// place.
     pub fn parse(text: &str) -> Result<Self, InvalidExperiment> {
         let mut table = DeTable::parse(text)?;
         renamed::refuse_old_keys(table.get_ref())?;
@@ -183,8 +99,8 @@ fn external<'de, T: Deserialize<'de>>(
     Ok(table.map(|table| T::deserialize(ValueDeserializer::from(table))).transpose()?)
 }
 
-/// The `[model]` section. A run folder contains the values of all options that differ from a serialised
-/// model, so that an option that it does not give has its default there.
+/// The `[model]` section. A run folder contains the values of all options that differ from a
+/// serialised model, so that an option that it does not give has its default there.
 fn model(mut section: Spanned<DeValue<'_>>, is_resolved: bool) -> Result<ModelSection, InvalidExperiment> {
     let external: Option<toml::Table> = external(&mut section)?;
     let layers_value = layers::remove(&mut section);
@@ -214,128 +130,6 @@ fn model(mut section: Spanned<DeValue<'_>>, is_resolved: bool) -> Result<ModelSe
         None => spec,
     };
     Ok(ModelSection { spec, l2: table.l2.unwrap_or_default(), external })
-}
-
-/// The name and the options of an algorithm or a model.
-type Entry = (&'static str, &'static [OptionSpec]);
-
-/// A table whose `kind` determines which options it may contain.
-struct OptionTable {
-    /// The index of its kind in the list of known entries.
-    entry: usize,
-    span: Range<usize>,
-    l2: Option<NonNegative>,
-    /// The options with their places and values. Only an option with levels has several values.
-    given: Vec<(&'static OptionSpec, Range<usize>, Vec<OptionValue>)>,
-}
-
-impl OptionTable {
-    /// Reads a table; `what` names it in messages. `extra` contains `l2` if the table may contain it.
-    fn read(
-        section: Spanned<DeValue<'_>>,
-        what: &str,
-        known: &[Entry],
-        extra: &[&'static str],
-    ) -> Result<Self, InvalidExperiment> {
-        let span = section.span();
-        let kinds = || known.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ");
-        let DeValue::Table(mut table) = section.into_inner() else {
-            let message = format!("expected a table such as {{ kind = {:?} }}", known[0].0);
-            return Err(InvalidExperiment::new(message, span));
-        };
-        let Some(kind) = table.remove("kind") else {
-            let message = format!("{what} needs its kind: {}", kinds());
-            return Err(InvalidExperiment::new(message, span));
-        };
-        let entry = known.iter().position(|(name, _)| kind.get_ref().as_str() == Some(name));
-        let entry = entry.ok_or_else(|| {
-            let message = format!("unknown {what}: expected one of {}", kinds());
-            InvalidExperiment::new(message, kind.span())
-        })?;
-        let l2 = extra.contains(&"l2").then(|| table.remove("l2")).flatten();
-        let l2 = l2.map(|l2| NonNegative::deserialize(ValueDeserializer::from(l2)));
-        let l2 = l2.transpose()?;
-        let mut given = Vec::new();
-        for (key, value) in table {
-            let option = known[entry].1.iter().find(|option| option.name == key.get_ref().as_ref());
-            let foreign = || InvalidExperiment::new(foreign(key.get_ref(), entry, known, extra), key.span());
-            let option = option.ok_or_else(foreign)?;
-            let place = value.span();
-            given.push((option, place, values(option, value)?));
-        }
-        Ok(Self { entry, span, l2, given })
-    }
-
-    /// Adds the place in the file to an error.
-    fn locate(&self, error: InvalidOption) -> InvalidExperiment {
-        let option = self.given.iter().find(|(option, ..)| option.name == error.option);
-        let place = option.map_or(&self.span, |(_, place, _)| place);
-        InvalidExperiment::new(error.to_string(), place.clone())
-    }
-}
-
-/// The message for an option that belongs to other kinds, or to none.
-fn foreign(key: &str, entry: usize, known: &[Entry], extra: &[&'static str]) -> String {
-    let (kind, options) = known[entry];
-    let names = ["kind"].into_iter().chain(options.iter().map(|option| option.name));
-    let names =
-        names.chain(if kind == RESIDUAL { Some("layers") } else { None }).chain(extra.iter().copied());
-    let expected: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    let owners = known.iter().filter(|(_, options)| options.iter().any(|option| option.name == key));
-    let owners: Vec<&str> = owners.map(|(kind, _)| *kind).collect();
-    let hint = match owners.is_empty() {
-        true => String::new(),
-        false => format!(", which is an option of {}", owners.join(", ")),
-    };
-    format!("{kind} has no option {key}{hint}; expected one of {}", expected.join(", "))
-}
-
-/// The values of an option: a list is allowed if it creates levels.
-fn values(option: &OptionSpec, value: Spanned<DeValue<'_>>) -> Result<Vec<OptionValue>, InvalidExperiment> {
-    let span = value.span();
-    match value.into_inner() {
-        DeValue::Array(values) if option.levels && !values.is_empty() => {
-            values.into_iter().map(|value| one_value(option, value.span(), value.get_ref())).collect()
-        }
-        value => Ok(vec![one_value(option, span, &value)?]),
-    }
-}
-
-fn one_value(
-    option: &OptionSpec,
-    span: Range<usize>,
-    value: &DeValue<'_>,
-) -> Result<OptionValue, InvalidExperiment> {
-    let message = || format!("{}: expected {}, got {}", option.name, option.kind, written(value));
-    raw(value).and_then(|raw| option.check(&raw)).ok_or_else(|| InvalidExperiment::new(message(), span))
-}
-
-/// A value that an option can have; `None` for tables, dates and other lists.
-fn raw(value: &DeValue<'_>) -> Option<RawValue> {
-    let number = |value: &DeValue<'_>| match value {
-        DeValue::Float(real) => real.as_str().parse().ok(),
-        DeValue::Integer(whole) => {
-            i64::from_str_radix(whole.as_str(), whole.radix()).ok().map(|number| number as f64)
-        }
-        _ => None,
-    };
-    match value {
-        DeValue::Boolean(truth) => Some(RawValue::Truth(*truth)),
-        DeValue::String(text) => Some(RawValue::Text(text.to_string())),
-        DeValue::Array(values) => {
-            values.iter().map(|value| number(value.get_ref())).collect::<Option<_>>().map(RawValue::Numbers)
-        }
-        value => number(value).map(RawValue::Number),
-    }
-}
-
-/// A value as the file writes it, for messages.
-fn written(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::Float(real) => real.as_str().to_owned(),
-        DeValue::Integer(whole) => whole.as_str().to_owned(),
-        value => raw(value).map_or_else(|| value.type_str().to_owned(), |raw| raw.to_string()),
-    }
 }
 
 #[cfg(test)]

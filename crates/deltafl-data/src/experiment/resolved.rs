@@ -19,7 +19,8 @@ pub struct Resolved {
     pub compute: BackendName,
     /// The number of parameters.
     pub params: usize,
-    /// The normalisation of the data; `None` in the folders of earlier versions, whose files give it.
+    /// The normalisation of the data; `None` in the folders of earlier versions, whose files give
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalise: Option<Normalise>,
     /// The devices of each split, if a sample of them is evaluated.

@@ -73,7 +73,8 @@ pub struct TrackSummary {
     /// The uncertainty if a sample of the train devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_loss_sample: Option<SampleError>,
-    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
+    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over
+    /// seeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<OverSeeds>,
     /// Seeds that were evaluated.

@@ -195,7 +195,7 @@ impl Session<'_> {
                 Ok(())
             }
             Err(refused) => {
-                tracing::warn!(%refused, "the answer does not fit what was asked");
+                tracing::warn!(%refused, "the answer does not match the question");
                 self.sit_out(Reason::Unable).await
             }
         }

@@ -1,8 +1,8 @@
 //! The number of answers that a device has given, for the budgets of its owner.
 //!
-//! The numbers of an authority are its answers in total, a day, and the answers on that day. An answer
-//! is a contribution to one sum. The device counts it on disk before it computes it. Days are counted
-//! from 1970 in UTC. A clock that goes back does not renew the budget of a day.
+//! The numbers of an authority are its answers in total, a day, and the answers on that day. An
+//! answer is a contribution to one sum. The device counts it on disk before it computes it. Days
+//! are counted from 1970 in UTC. A clock that goes back does not renew the budget of a day.
 
 use super::StateError;
 use super::by_authority::{AuthorityKey, ByAuthority, Entry};

@@ -4,7 +4,8 @@
 //! magic · for each authority: its key, N numbers u64 · BLAKE3
 //! ```
 //!
-//! A device changes an entry on disk before it acts on the change, so that a crash does not undo it.
+//! A device changes an entry on disk before it acts on the change, so that a crash does not undo
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;

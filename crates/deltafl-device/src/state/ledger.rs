@@ -46,13 +46,15 @@
 //! Earlier rounds are closed, and their notes are removed when there are many. The size of the file
 //! is bounded.
 
+mod book;
 mod note;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
+use self::book::Book;
 use self::note::{HEADER, NOTE, Name, Note, cut};
 use super::StateError;
 
@@ -132,28 +134,6 @@ pub(crate) struct Ledger {
     notes: usize,
     /// The number of notes after the last rewrite of the file.
     settled: usize,
-}
-
-/// The answers of a device under one authority.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Book {
-    /// The newest run.
-    run: u64,
-    /// The first round of the run that is open.
-    open: u64,
-    /// The answered rounds of the run.
-    rounds: BTreeMap<u64, RoundAnswers>,
-}
-
-/// The answers of a device in one round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct RoundAnswers {
-    divided_among: u32,
-    track: u32,
-    params: Option<Name>,
-    search_steps: u32,
-    updated: bool,
-    evaluated: bool,
 }
 
 impl Ledger {
@@ -278,80 +258,6 @@ impl Ledger {
         let mut bytes = HEADER.to_vec();
         notes.iter().for_each(|note| bytes.extend(note.to_bytes()));
         super::replace(path, &bytes)
-    }
-}
-
-impl Book {
-    /// Returns the book after these claims.
-    fn with(&self, key: &LedgerKey, served: ServedTrack, claims: &[Claim]) -> Result<Self, AnswerRefused> {
-        let LedgerKey { run, round, rounds_between: between, .. } = *key;
-        if run < self.run {
-            return Err(AnswerRefused::OldRun { run, newest: self.run });
-        }
-        let mut book = self.clone();
-        if run > self.run {
-            // The rounds between the last answer of the previous run and the first of this one
-            // belong to this one.
-            let open = if self.rounds.is_empty() { 0 } else { between };
-            book = Self { run, open, rounds: BTreeMap::new() };
-        }
-        if round < book.open {
-            return Err(AnswerRefused::Closed { round, open: book.open });
-        }
-        let near = round.saturating_sub(between)..=round.saturating_add(between);
-        if let Some((&answered, _)) = book.rounds.range(near).find(|(other, _)| **other != round) {
-            return Err(AnswerRefused::TooSoon { answered, between });
-        }
-        let answers = match book.rounds.get(&round) {
-            Some(answers) => *answers,
-            None => RoundAnswers {
-                divided_among: served.divided_among,
-                track: served.track,
-                ..RoundAnswers::default()
-            },
-        };
-        book.rounds.insert(round, answers.with(round, served, claims)?);
-        Ok(book)
-    }
-
-    /// Returns the notes that describe this book.
-    fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
-        let run = self.run;
-        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::AnswerRefused {
-            authority,
-            run,
-            round,
-            answers,
-        });
-        std::iter::once(Note::Open { authority, run, round: self.open }).chain(answered)
-    }
-}
-
-impl RoundAnswers {
-    /// Returns the answers after these claims.
-    fn with(mut self, round: u64, served: ServedTrack, claims: &[Claim]) -> Result<Self, AnswerRefused> {
-        if (self.divided_among, self.track) != (served.divided_among, served.track) {
-            return Err(AnswerRefused::OtherTrack(round));
-        }
-        if let Some(params) = served.params.as_ref().map(cut)
-            && !claims.is_empty()
-            && *self.params.get_or_insert(params) != params
-        {
-            return Err(AnswerRefused::OtherParams(round));
-        }
-        for claim in claims {
-            match claim {
-                Claim::Losses if self.updated || self.search_steps == SEARCH_STEPS => {
-                    return Err(AnswerRefused::Losses(round));
-                }
-                Claim::Losses => self.search_steps += 1,
-                Claim::Update if self.updated => return Err(AnswerRefused::Update(round)),
-                Claim::Update => self.updated = true,
-                Claim::Evaluation if self.evaluated => return Err(AnswerRefused::Evaluation(round)),
-                Claim::Evaluation => self.evaluated = true,
-            }
-        }
-        Ok(self)
     }
 }
 

@@ -40,7 +40,7 @@ impl OwnMemory {
         Ok(Self { folder: Some(path.to_owned()), tracks: HashMap::new() })
     }
 
-    /// What the device remembers at the start of a round.
+    /// Returns the state of the device at the start of a round.
     pub(super) fn recall(&mut self, key: &RoundKey, track: u32) -> Result<AlgorithmState, StateError> {
         let track = (key.seed, track);
         if !self.tracks.contains_key(&track) {

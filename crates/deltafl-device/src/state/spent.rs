@@ -1,9 +1,9 @@
 //! The privacy that a device has spent under each authority.
 //!
-//! The numbers of an authority are ρ, as the bits of an `f64`, and the number of answers without noise.
-//! ρ is the sum of the costs of all noisy answers, computed by the device from its own assumptions. The
-//! device adds a cost on disk before it computes the answer, so that a crash does not erase it. An
-//! answer without noise has no finite ρ and is counted.
+//! The numbers of an authority are ρ, as the bits of an `f64`, and the number of answers without
+//! noise. ρ is the sum of the costs of all noisy answers, computed by the device from its own
+//! assumptions. The device adds a cost on disk before it computes the answer, so that a crash does
+//! not erase it. An answer without noise has no finite ρ and is counted.
 
 use deltafl::privacy::{Delta, Rho};
 

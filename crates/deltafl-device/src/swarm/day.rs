@@ -45,7 +45,7 @@ pub(super) struct DeviceDay {
 
 impl Day {
     pub(super) fn for_device(self, seed: u64, device: u64) -> DeviceDay {
-        // Neither draw depends on the time, because stay u64::MAX is never reached.
+        // The two draws do not depend on the time, because stay u64::MAX is never reached.
         let mut stream = Stream::new(seed, Purpose::Availability, u64::MAX, device);
         let (zone, shift) = (ZONES * stream.unit(), stream.unit());
         DeviceDay { day: self, seed, device, zone, shift }

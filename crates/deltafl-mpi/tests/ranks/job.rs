@@ -101,8 +101,9 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Trains the experiment of this test into `FOLDER`, on all ranks. `RESUME` goes on with a run, `STOP_AFTER` a
-/// round stops it, `KILL_IN` a round kills rank 1, `MASKED` adds up under secure aggregation.
+/// Trains the experiment of this test into `FOLDER`, on all ranks. `RESUME` goes on with a run,
+/// `STOP_AFTER` a round stops it, `KILL_IN` a round kills rank 1, `MASKED` adds up under secure
+/// aggregation.
 pub(crate) fn train_on_ranks() {
     let world = World::init().unwrap_or_else(|error| refuse(&error));
     let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));

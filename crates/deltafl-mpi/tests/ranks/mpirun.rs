@@ -21,8 +21,8 @@ impl Mpirun {
     /// Runs a job of `ranks` ranks, with these variables in their environment.
     pub(crate) fn run(&self, ranks: usize, variables: &[(&str, &str)]) -> Output {
         let mut mpirun = Command::new("mpirun");
-        // A container: root, fewer cores than ranks, no network but the loopback, and no tracing of processes,
-        // which the copy between processes without a buffer would need.
+        // A container: root, fewer cores than ranks, no network but the loopback, and no tracing of
+        // processes, which the copy between processes without a buffer would need.
         mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]);
         for (key, value) in [
             ("btl", "self,vader"),
@@ -34,7 +34,8 @@ impl Mpirun {
         ] {
             mpirun.args(["--mca", key, value]);
         }
-        // By default all jobs of a machine share a folder, and a job that ends removes it while another begins.
+        // By default all jobs of a machine share a folder, and a job that ends removes it while
+        // another begins.
         let files = tempfile::tempdir().expect("a temporary folder can be made");
         mpirun.args(["--mca", "orte_tmpdir_base"]).arg(files.path());
         let program = std::env::current_exe().expect("a running program knows its path");

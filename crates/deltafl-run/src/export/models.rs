@@ -1,4 +1,5 @@
-//! The models of a run as files of other programs: ONNX, safetensors, and the format of `torch.save`.
+//! The models of a run as files of other programs: ONNX, safetensors, and the format of
+//! `torch.save`.
 
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ fn encoded(
     })
 }
 
-/// Encodes tensors as `torch.save` does: an archive with a pickled dictionary, and a file per tensor.
+/// Encodes tensors as `torch.save` does: an archive with a pickled dictionary, and a file per
+/// tensor.
 fn torch_file(tensors: &[NamedTensor]) -> Vec<u8> {
     let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
     let stored = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);

@@ -110,7 +110,8 @@ fn value_info(name: &str, elem_type: i32, width: Option<usize>) -> OnnxValue {
 
 /// Encodes a model with the preparation of its inputs. Returns `None` for a model without a graph.
 ///
-/// The federation provides frozen word vectors; an empty one of the same shape will do for other models.
+/// The federation provides frozen word vectors; an empty one of the same shape will do for other
+/// models.
 pub(super) fn encode(
     kind: &str,
     stack: Option<&Stack>,
@@ -328,7 +329,8 @@ fn reordered(tensor: &NamedTensor, order: &[usize]) -> Vec<f32> {
     order.iter().flat_map(|&gate| tensor.values[gate * block..(gate + 1) * block].iter().copied()).collect()
 }
 
-/// Adds the weights of a recurrent layer under the names W, R and B, with the gates in ONNX's order.
+/// Adds the weights of a recurrent layer under the names W, R and B, with the gates in ONNX's
+/// order.
 fn recurrent(
     builder: &mut GraphBuilder,
     tensors: &[NamedTensor],

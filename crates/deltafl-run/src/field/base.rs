@@ -64,7 +64,8 @@ pub(super) fn experiment(
 
 /// Returns the text of the default experiment for a federation.
 fn template(federation: &str) -> Result<String, FieldError> {
-    // The devices of synthetic(α, β) have models of their own, so a model for unseen devices does not exist.
+    // The devices of synthetic(α, β) have different models, so a model for unseen devices does not
+    // exist.
     let (mut split, within) = ("{ train = 0.5 }", "{ within = { train = 0.8 } }");
     let mut is_table = false;
     let (source, kind, cohort) = match synthetic(federation) {
@@ -103,7 +104,8 @@ fn template(federation: &str) -> Result<String, FieldError> {
     ))
 }
 
-/// Returns the inline table of a synthetic federation: `glyphs`, `synthetic(1,1)`, or the table itself.
+/// Returns the inline table of a synthetic federation: `glyphs`, `synthetic(1,1)`, or the table
+/// itself.
 fn synthetic(federation: &str) -> Option<String> {
     if federation.trim_start().starts_with('{') {
         return Some(federation.to_owned());
@@ -139,8 +141,8 @@ pub(super) fn on_split(base: &Experiment, seed: u64) -> Experiment {
     base.clone().with_split(split)
 }
 
-/// Returns the experiment on which methods are tuned: part of the train devices of the first split is
-/// held out.
+/// Returns the experiment on which methods are tuned: part of the train devices of the first split
+/// is held out.
 ///
 /// # Errors
 ///

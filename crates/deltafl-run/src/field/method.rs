@@ -47,9 +47,9 @@ impl fmt::Display for Candidate {
 }
 
 impl FieldMethod {
-    /// Returns all methods for an experiment. Personal models need train examples of test devices, so
-    /// they take part only if the examples of each device are split. Methods for groups take part if
-    /// devices declare groups.
+    /// Returns all methods for an experiment. Personal models need train examples of test devices,
+    /// so they take part only if the examples of each device are split. Methods for groups take
+    /// part if devices declare groups.
     pub fn all(experiment: &Experiment) -> Vec<Self> {
         let within = matches!(experiment.data().split, Some(SplitSection::Within(_)));
         let groups = match &experiment.data().source {
@@ -87,8 +87,8 @@ impl FieldMethod {
         format!("{}{}", self.algorithm.title, fixed.collect::<String>())
     }
 
-    /// Returns the values that are tried around the learning rate of the experiment. Methods with more
-    /// option values try fewer rates, so that all methods have [`CANDIDATES`] candidates.
+    /// Returns the values that are tried around the learning rate of the experiment. Methods with
+    /// more option values try fewer rates, so that all methods have [`CANDIDATES`] candidates.
     pub fn grid(&self, experiment: &Experiment) -> MethodGrid {
         let is_fixed = |name: &str| self.fixed.iter().any(|(fixed, _)| *fixed == name);
         let tuned =

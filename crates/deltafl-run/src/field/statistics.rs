@@ -1,8 +1,8 @@
 //! Statistics over the devices of all splits, with intervals over splits and devices.
 //!
-//! Values are costs: smaller values are better. The interval of a statistic is that of a bootstrap in
-//! two stages. It resamples the splits, and the devices of every drawn split. All methods use the same
-//! resamples, so that the interval of a difference is a paired one.
+//! Values are costs: smaller values are better. The interval of a statistic is that of a bootstrap
+//! in two stages. It resamples the splits, and the devices of every drawn split. All methods use
+//! the same resamples, so that the interval of a difference is a paired one.
 
 use deltafl::metrics::Figures;
 use deltafl::stream::{Purpose, Stream};

@@ -104,8 +104,8 @@ impl Preset {
         experiment_file::parse(Path::new(&format!("{}.toml", self.name)), self.text, &all)
     }
 
-    /// Returns the experiment on splits 1 to `splits` of the devices: a run for each split and seed.
-    /// Seeds vary slowest, so that an interrupted sweep covers every split first.
+    /// Returns the experiment on splits 1 to `splits` of the devices: a run for each split and
+    /// seed. Seeds vary slowest, so that an interrupted sweep covers every split first.
     ///
     /// # Errors
     ///

@@ -10,8 +10,9 @@ use deltafl::evaluation::{self, CohortEvaluation, MeasureHistogram};
 use deltafl::task::Task;
 use deltafl_data::run_folder::RoundLine;
 
+use super::distribution::{Distribution, FiguresBetween, Measured};
 use super::measure::ReportMeasure;
-use super::results::{Distribution, Evaluated, FiguresBetween, Measured};
+use super::results::Evaluated;
 
 /// Returns the cohort evaluations. Returns `None` if no version was evaluated for every seed.
 pub(super) fn read(lines: &[RoundLine], tracks: usize) -> Option<Evaluated> {

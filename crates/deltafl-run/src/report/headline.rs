@@ -2,8 +2,9 @@
 
 use deltafl::metrics::OverSeeds;
 
+use super::distribution::{Distribution, Measured};
 use super::measure::{ReportMeasure, TAIL};
-use super::results::{Distribution, Measured, RunResults};
+use super::results::RunResults;
 use crate::text_table;
 
 /// The result of a run as text.

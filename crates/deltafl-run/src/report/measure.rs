@@ -101,8 +101,8 @@ impl ReportMeasure {
     /// Computes mean and percentiles over pairs of value and number of examples.
     ///
     /// The percentile τ is the value that τ per cent of the devices reach or improve on. If greater
-    /// values are better, this is the percentile 100 − τ, and [`ReportMeasure::ordinal`] returns that
-    /// name. The tail therefore has the same index in both cases.
+    /// values are better, this is the percentile 100 − τ, and [`ReportMeasure::ordinal`] returns
+    /// that name. The tail therefore has the same index in both cases.
     pub(super) fn figures_of(self, devices: impl Iterator<Item = (f64, u64)>) -> Option<Figures> {
         let costs = devices.map(|(value, examples)| (self.cost(value), examples));
         let figures = if self.weighted() {

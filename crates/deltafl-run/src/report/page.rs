@@ -38,7 +38,8 @@ pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
     with_tables(runs, tables.iter().map(table_html).collect())
 }
 
-/// Renders the page of some runs with one table of text: its caption, and its rows with the heading first.
+/// Renders the page of some runs with one table of text: its caption, and its rows with the heading
+/// first.
 pub(super) fn page_with_text_table(runs: &[RunResults], caption: &str, rows: &[Vec<String>]) -> String {
     let mut html =
         format!("<div class=\"scroll\"><table class=\"figures\">\n<caption>{}</caption>\n", escaped(caption));

@@ -6,19 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use deltafl::data::Split;
-use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
-use deltafl::metrics::{DispersionBySize, Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::training::PrivacySpent;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{
-    self, Classes, EvaluationFile, Groups, IdleRounds, RoundLine, RunFolderError,
-};
+use deltafl_data::run_folder::{self, Classes, Groups, IdleRounds, RoundLine, RunFolderError};
 
 use super::cohorts;
+use super::device_evaluations::device_by_device;
+use super::distribution::Measured;
 use super::measure::ReportMeasure;
 use super::saved_metrics::SavedMetrics;
 use super::tracks::{TrackInfo, baseline, tracks};
@@ -75,8 +72,8 @@ pub(super) struct RunResults {
     pub(super) calls: Vec<Vec<f64>>,
     /// For each track, the size of its tail over the rounds.
     pub(super) tails: Vec<Vec<TailSize>>,
-    /// The privacy spent after each round, counted from 1: the largest over the seeds. Empty for exact
-    /// sums.
+    /// The privacy spent after each round, counted from 1: the largest over the seeds. Empty for
+    /// exact sums.
     pub(super) privacy: Vec<(u64, PrivacySpent)>,
     /// The error of each class, if classes have names.
     pub(super) classes: Option<Classes>,
@@ -101,38 +98,6 @@ pub(super) struct Evaluated {
     pub(super) cohorts: Option<(u64, u64)>,
 }
 
-/// A measure of the devices of a split over the frames.
-pub(super) struct Measured {
-    pub(super) measure: ReportMeasure,
-    /// The devices. Empty if they sent only sums.
-    pub(super) devices: Arc<[EvaluatedDevice]>,
-    /// The number of devices of which these are a sample.
-    pub(super) population: Option<usize>,
-    /// For each frame, a distribution per track.
-    pub(super) frames: Vec<Vec<Distribution>>,
-}
-
-/// Devices under one model.
-#[derive(Clone, Default)]
-pub(super) struct Distribution {
-    /// The statistics of each seed.
-    pub(super) figures: Vec<Figures>,
-    /// F_θ(w) for each seed, only for train devices.
-    pub(super) objectives: Vec<f64>,
-    /// A value per device, one seed after another. In a cohort of anonymous devices, they are
-    /// sorted by value.
-    pub(super) values: Vec<f32>,
-    /// The bounds for each seed. Empty if the statistics are exact.
-    pub(super) between: Vec<FiguresBetween>,
-}
-
-/// The bounds of a cohort's statistics. Unknown bounds are infinite or NaN.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FiguresBetween {
-    pub(super) lower: Figures,
-    pub(super) upper: Figures,
-}
-
 /// Devices in the tail of a round: mean, minimum and maximum over the seeds. In a window of several
 /// rounds, the mean of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,100 +107,6 @@ pub(super) struct TailSize {
     pub(super) mean: f64,
     pub(super) min: f64,
     pub(super) max: f64,
-}
-
-impl Measured {
-    /// Returns the distribution of a track in the last frame.
-    pub(super) fn last(&self, track: usize) -> &Distribution {
-        &self.frames[self.frames.len() - 1][track]
-    }
-
-    /// Returns the number of decimals of its statistics in the last frame.
-    pub(super) fn decimals(&self) -> usize {
-        let tracks = 0..self.frames[self.frames.len() - 1].len();
-        if self.devices.is_empty() && self.measure.percent() {
-            // The bins of a share are one percentage point wide, so more decimals are not
-            // justified.
-            return 1;
-        }
-        let figures = tracks.flat_map(|track| {
-            let figures = self.last(track).over_seeds();
-            [figures.mean.mean, figures.p90.mean]
-        });
-        self.measure.decimals(figures)
-    }
-
-    /// Returns the dispersion over devices in the last frame, with equal weights. Returns `None` if
-    /// devices sent only sums.
-    pub(super) fn dispersion(&self, track: usize) -> Option<DispersionBySize> {
-        let of_seed = |values: &[f32]| {
-            let values = values.iter().map(|&value| f64::from(value));
-            values.zip(self.devices.iter().map(|device| device.examples)).collect()
-        };
-        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).map(of_seed);
-        DispersionBySize::new(&seeds.collect::<Vec<_>>(), self.measure.direction())
-    }
-
-    /// Returns the sampling error in the last frame if the devices are a sample.
-    pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
-        let of = self.population?;
-        let of_seed = |values: &[f32]| {
-            let weight = |device: &EvaluatedDevice| if self.measure.weighted() { device.examples } else { 1 };
-            let values = values.iter().map(|&value| f64::from(value));
-            SampleError::of_values(&values.zip(self.devices.iter().map(weight)).collect::<Vec<_>>(), of)
-        };
-        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).filter_map(of_seed);
-        SampleError::over_seeds(&seeds.collect::<Vec<_>>())
-    }
-}
-
-impl Distribution {
-    /// Returns the values of the tables.
-    pub(super) fn over_seeds(&self) -> FiguresOverSeeds {
-        FiguresOverSeeds::new(&self.figures).expect("a distribution has at least one seed")
-    }
-
-    /// Returns one value of the tables.
-    pub(super) fn figure(&self, figure: impl Fn(&Figures) -> f64) -> OverSeeds {
-        OverSeeds::new(&self.figures.iter().map(figure).collect::<Vec<_>>())
-            .expect("a distribution has at least one seed")
-    }
-
-    /// Returns the value in a table column: the mean, then the percentiles.
-    pub(super) fn column(&self, column: usize) -> OverSeeds {
-        self.figure(|figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] })
-    }
-
-    /// Returns the bounds of the value in a table column, averaged over seeds, or `None` if it is
-    /// exact.
-    pub(super) fn between(&self, column: usize) -> Option<(f64, f64)> {
-        let figure =
-            |figures: &Figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] };
-        let mean = |end: fn(&FiguresBetween) -> &Figures| {
-            let ends = self.between.iter().map(|between| figure(end(between)));
-            ends.sum::<f64>() / self.between.len() as f64
-        };
-        (!self.between.is_empty()).then(|| (mean(|between| &between.lower), mean(|between| &between.upper)))
-    }
-
-    /// Returns F_θ(w) over seeds. Returns `None` for test devices and if a loss was not finite.
-    pub(super) fn objective(&self) -> Option<OverSeeds> {
-        if self.objectives.len() < self.figures.len() {
-            return None;
-        }
-        OverSeeds::new(&self.objectives)
-    }
-
-    /// Returns the value of each device, averaged over seeds.
-    pub(super) fn device_means(&self) -> Vec<f64> {
-        let devices = self.values.len() / self.figures.len();
-        let mut means = vec![0.0; devices];
-        for seed in self.values.chunks_exact(devices.max(1)) {
-            means.iter_mut().zip(seed).for_each(|(mean, &value)| *mean += f64::from(value));
-        }
-        means.iter_mut().for_each(|mean| *mean /= self.figures.len() as f64);
-        means
-    }
 }
 
 impl RunResults {
@@ -280,8 +151,8 @@ impl RunResults {
         })
     }
 
-    /// Combines runs of one track each into one run, whose tracks have the given names. The runs have
-    /// the same devices, seeds and evaluated rounds. Returns `None` without runs.
+    /// Combines runs of one track each into one run, whose tracks have the given names. The runs
+    /// have the same devices, seeds and evaluated rounds. Returns `None` without runs.
     pub(super) fn combined(name: &str, runs: Vec<(String, Self)>) -> Option<Self> {
         let mut runs = runs.into_iter().map(|(method, mut run)| {
             run.tracks.iter_mut().for_each(|track| track.label.clone_from(&method));
@@ -330,128 +201,6 @@ impl RunResults {
     pub(super) fn rounds_done(&self) -> u64 {
         self.rounds[self.rounds.len() - 1]
     }
-}
-
-/// Reads the evaluations of individual devices. Returns `None` if there are none.
-fn device_by_device(folder: &Path, thetas: &[Conformity]) -> Result<Option<Evaluated>, ResultsError> {
-    let by_seed = by_seed(run_folder::evaluations(folder)?);
-    if by_seed.is_empty() {
-        return Ok(None);
-    }
-    let frames = frames(&by_seed);
-    let last_rounds = || by_seed.iter().filter_map(|files| files.last()).map(|file| file.round);
-    Ok(Some(Evaluated {
-        seeds: by_seed.iter().map(|files| files[0].seed).collect(),
-        rounds: frames.iter().map(|frame| frame.round).collect(),
-        even: last_rounds().max() == last_rounds().min(),
-        measured: read_measured(&frames, thetas)?,
-        cohorts: None,
-    }))
-}
-
-/// An evaluation of every seed.
-struct Frame<'a> {
-    round: u64,
-    files: Vec<&'a EvaluationFile>,
-}
-
-fn by_seed(files: Vec<EvaluationFile>) -> Vec<Vec<EvaluationFile>> {
-    let mut seeds: Vec<Vec<EvaluationFile>> = Vec::new();
-    for file in files {
-        match seeds.last_mut() {
-            Some(known) if known[0].seed == file.seed => known.push(file),
-            _ => seeds.push(vec![file]),
-        }
-    }
-    seeds
-}
-
-/// Returns the evaluations that every seed has reached, followed by the last evaluation of each
-/// seed.
-fn frames(by_seed: &[Vec<EvaluationFile>]) -> Vec<Frame<'_>> {
-    let last: Vec<&EvaluationFile> = by_seed.iter().filter_map(|files| files.last()).collect();
-    let slowest = last.iter().map(|file| file.round).min().unwrap_or(0);
-    let mut frames: Vec<Frame<'_>> = by_seed[0]
-        .iter()
-        .filter(|first| first.round < slowest)
-        .filter_map(|first| {
-            let at = |files: &'_ Vec<EvaluationFile>| files.iter().position(|file| file.round == first.round);
-            let files = by_seed.iter().map(|files| at(files).map(|i| &files[i])).collect::<Option<_>>()?;
-            Some(Frame { round: first.round, files })
-        })
-        .collect();
-    frames.push(Frame { round: slowest, files: last });
-    frames
-}
-
-fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> Result<Vec<Measured>, ResultsError> {
-    let mut measured: Vec<Measured> = Vec::new();
-    for (f, frame) in frames.iter().enumerate() {
-        for file in &frame.files {
-            let evaluations = file.read()?;
-            let tested = evaluations.iter().any(|e| e.split == Split::Test && !e.devices.is_empty());
-            for evaluation in evaluations.iter().filter(|evaluation| !evaluation.devices.is_empty()) {
-                for measure in measures(evaluation, tested) {
-                    take(&mut measured, measure, f, thetas, evaluation)
-                        .map_err(|problem| ResultsError::Evaluation { path: file.path.clone(), problem })?;
-                }
-            }
-        }
-    }
-    measured.retain(|measured| measured.frames.len() == frames.len());
-    measured.sort_by_key(|measured| measured.measure.is_loss());
-    if measured.is_empty() {
-        return Err(ResultsError::NoDevice);
-    }
-    Ok(measured)
-}
-
-/// Returns the measures of the devices of a split.
-fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<ReportMeasure> {
-    let metrics = || ReportMeasure::metrics(evaluation.split, evaluation.task);
-    match evaluation.split {
-        Split::Test => metrics().collect(),
-        Split::Train if tested => vec![ReportMeasure::train_loss(evaluation.task)],
-        Split::Train => metrics().chain([ReportMeasure::train_loss(evaluation.task)]).collect(),
-        Split::Validation => Vec::new(),
-    }
-}
-
-/// Adds a measure of one seed to its frame `f`.
-fn take(
-    all: &mut Vec<Measured>,
-    measure: ReportMeasure,
-    f: usize,
-    thetas: &[Conformity],
-    evaluation: &SplitEvaluation,
-) -> Result<(), String> {
-    let tracks = thetas.len();
-    if evaluation.tracks.len() != tracks {
-        return Err(format!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
-    }
-    let at = match all.iter().position(|known| known.measure == measure) {
-        Some(at) => at,
-        None => {
-            let devices = evaluation.devices.clone();
-            all.push(Measured { measure, devices, population: None, frames: Vec::new() });
-            all.len() - 1
-        }
-    };
-    let measured = &mut all[at];
-    let split = evaluation.split.name();
-    if measured.devices != evaluation.devices {
-        return Err(format!("its {split} devices are not those of the other evaluations"));
-    }
-    measured.frames.resize(f + 1, vec![Distribution::default(); tracks]);
-    for (t, distribution) in measured.frames[f].iter_mut().enumerate() {
-        let figures = measure.figures(evaluation, t);
-        distribution.figures.push(figures.ok_or_else(|| format!("its {split} devices hold no examples"))?);
-        if measure.is_loss() {
-            distribution.objectives.extend(objective(evaluation, t, thetas[t]));
-        }
-        distribution.values.extend(evaluation.tracks[t].iter().map(|device| measure.value(device) as f32));
-    }
-    Ok(())
 }
 
 /// Returns the calls of secure aggregation before each of these rounds, averaged over seeds.
@@ -514,40 +263,7 @@ fn privacy_spent(lines: &[RoundLine]) -> Vec<(u64, PrivacySpent)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deltafl::exchange::Evaluation;
-    use deltafl::task::{RegressionLoss, Task};
     use deltafl::training::RoundRecord;
-
-    fn evaluation(split: Split, values: [f64; 2]) -> SplitEvaluation {
-        let device = |id: &str| EvaluatedDevice { id: id.into(), examples: 1 };
-        let values = values.map(|value| Evaluation { loss: value, metrics: [value, 2.0 * value, -value] });
-        SplitEvaluation {
-            split,
-            task: Task::Regression(RegressionLoss::Squared),
-            devices: [device("a"), device("b")].into_iter().collect(),
-            tracks: vec![values.to_vec()],
-        }
-    }
-
-    #[test]
-    fn all_metrics_are_read_for_test_devices_and_the_loss_for_train_devices() {
-        let keys = |evaluation: &SplitEvaluation, tested| -> Vec<String> {
-            measures(evaluation, tested).into_iter().map(ReportMeasure::key).collect()
-        };
-        let (train, test) = (evaluation(Split::Train, [1.0, 2.0]), evaluation(Split::Test, [3.0, 5.0]));
-        assert_eq!(keys(&test, true), ["test_rmse", "test_mae", "test_r_squared"]);
-        assert_eq!(keys(&train, true), ["train_loss"]);
-        assert_eq!(keys(&train, false), ["train_rmse", "train_mae", "train_r_squared", "train_loss"]);
-        assert!(keys(&evaluation(Split::Validation, [0.0; 2]), true).is_empty());
-
-        let mut all = Vec::new();
-        for measure in measures(&test, true) {
-            take(&mut all, measure, 0, &[Conformity::FULL], &test).unwrap();
-        }
-        let means: Vec<f64> = all.iter().map(|measured| measured.last(0).figures[0].mean).collect();
-        assert_eq!(means, [4.0, 8.0, -4.0]);
-        assert!(all.iter().all(|measured| measured.last(0).objectives.is_empty()));
-    }
 
     fn line(seed: u64, round: u64, tail: u64) -> RoundLine {
         let record = RoundRecord {

@@ -1,7 +1,7 @@
 //! Metrics that a program computed from the predictions of the models and stored in the run folder.
 //!
-//! The Python package writes them (`Run.evaluate(…, save=True)`). The metrics may be functions of the
-//! user. Their unit and direction are therefore unknown, and no cell is the best one.
+//! The Python package writes them (`Run.evaluate(…, save=True)`). The metrics may be functions of
+//! the user. Their unit and direction are therefore unknown, and no cell is the best one.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ impl SavedMetrics {
 
     /// Returns a table per metric, with a row per model.
     fn tables<'a>(&'a self, run: &'a RunResults, several: bool) -> impl Iterator<Item = Table> + 'a {
-        // Only its scale is used: values are printed as they are.
+        // Only its scale is used: values are printed without a change.
         let measure = ReportMeasure::loss(Split::Test, Task::Classes);
         self.metrics.iter().map(move |metric| {
             let name = if several { format!("{}, ", run.name) } else { String::new() };

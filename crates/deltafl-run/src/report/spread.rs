@@ -2,12 +2,12 @@
 //! averaged over the seeds.
 //!
 //! Weights are those of the tables: test devices count equally, train devices by their examples.
-//! The mean and the percentile drawn over the bars are those of the tables, which are averaged over the
-//! seeds afterwards.
+//! The mean and the percentile drawn over the bars are those of the tables, which are averaged over
+//! the seeds afterwards.
 
+use super::distribution::{Distribution, Measured};
 use super::figures::bins::HistogramBins;
 use super::measure::TAIL;
-use super::results::{Distribution, Measured};
 
 /// The values of the devices under one model, averaged over seeds.
 pub(super) struct DeviceSpread {

@@ -3,18 +3,19 @@
 //! Cells show mean ± standard deviation over seeds. The best cell of each column is bold. Runs with
 //! the same data and model share a table, because only they are comparable.
 
-use std::fmt::Write as _;
-use std::io;
-
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
 use deltafl_data::run_folder::{ClassFigures, GroupFigures};
 
 use super::measure::{ReportMeasure, TAIL};
 use super::results::RunResults;
-use super::saved_metrics::SavedMetrics;
 use crate::text_table::number;
 
+mod csv_file;
 mod dispersion;
+mod text;
+
+pub(super) use csv_file::csv;
+pub(super) use text::{idle_rounds, latex, markdown};
 
 /// Mean and percentiles: the columns in which tracks are compared.
 const COMPARED: usize = PERCENTILES.len() + 1;
@@ -253,198 +254,6 @@ fn sampled(errors: &[SampleError], measure: ReportMeasure, decimals: usize) -> S
 
 fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COMPARED] {
     [figures.mean, figures.p20, figures.p50, figures.p60, figures.p80, figures.p90, figures.p95]
-}
-
-/// Renders the tables as Markdown.
-pub(super) fn markdown(tables: &[Table]) -> String {
-    let mut text = String::new();
-    for table in tables {
-        let _ = writeln!(text, "**{}**\n", markdown_escaped(&table.caption));
-        let columns: Vec<String> = table.columns.iter().map(|column| markdown_escaped(column)).collect();
-        let _ = writeln!(text, "| | {} |", columns.join(" | "));
-        let _ = writeln!(text, "|---|{}", "---:|".repeat(table.columns.len()));
-        for (r, row) in table.rows.iter().enumerate() {
-            let _ = write!(text, "| {} |", markdown_escaped(&row.label));
-            for c in 0..table.columns.len() {
-                let cell = match table.cell(r, c) {
-                    (mean, Some(std)) => format!("{mean} ± {std}"),
-                    (mean, None) => mean,
-                };
-                let bold = if table.is_best(r, c) { "**" } else { "" };
-                let _ = write!(text, " {bold}{cell}{bold} |");
-            }
-            text.push('\n');
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// Renders a list item per track with rounds that changed nothing, or an empty string without such
-/// rounds.
-pub(super) fn idle_rounds(runs: &[RunResults]) -> String {
-    let mut text = String::new();
-    for run in runs {
-        for (track, idle) in run.tracks.iter().zip(&run.idle).filter(|(_, idle)| idle.idle() > 0) {
-            let label =
-                if runs.len() > 1 { format!("{}: {}", run.name, track.label) } else { track.label.clone() };
-            let _ = writeln!(text, "- {}: {idle}.", markdown_escaped(&label));
-        }
-    }
-    text
-}
-
-/// Renders the tables as LaTeX for `booktabs`.
-pub(super) fn latex(tables: &[Table]) -> String {
-    let mut text = String::from("% Needs \\usepackage{booktabs}.\n");
-    for table in tables {
-        let _ = writeln!(
-            text,
-            "\\begin{{table}}\n  \\centering\n  \\caption{{{}.}}",
-            latex_escaped(&table.caption)
-        );
-        let _ = writeln!(text, "  \\begin{{tabular}}{{l{}}}\n    \\toprule", "r".repeat(table.columns.len()));
-        let columns: Vec<String> = table.columns.iter().map(|column| latex_escaped(column)).collect();
-        let _ = writeln!(text, "    & {} \\\\\n    \\midrule", columns.join(" & "));
-        for (r, row) in table.rows.iter().enumerate() {
-            let _ = write!(text, "    {}", latex_escaped(&row.label));
-            for c in 0..table.columns.len() {
-                let (mean, std) = table.cell(r, c);
-                let mean = if table.is_best(r, c) { format!("\\textbf{{{mean}}}") } else { mean };
-                let std = std.map_or_else(String::new, |std| format!(" $\\pm$ {std}"));
-                let _ = write!(text, " & {mean}{std}");
-            }
-            text.push_str(" \\\\\n");
-        }
-        text.push_str("    \\bottomrule\n  \\end{tabular}\n\\end{table}\n");
-    }
-    text
-}
-
-/// Renders every value of every track as a row of CSV, in full precision. Shares are fractions.
-pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    let header = [
-        "run",
-        "dataset",
-        "model",
-        "algorithm",
-        "theta",
-        "eta_every",
-        "track",
-        "measure",
-        "statistic",
-        "mean",
-        "std",
-        "seeds",
-        "rounds",
-        "idle_rounds",
-        "lower",
-        "upper",
-    ];
-    writer.write_record(header)?;
-    for run in runs {
-        for measured in &run.measured {
-            let statistics = measured.measure.statistic_keys();
-            for (t, track) in run.tracks.iter().enumerate() {
-                let distribution = measured.last(t);
-                let figures = statistics.iter().cloned().zip(cells(&distribution.over_seeds()));
-                let objective = distribution.objective().map(|over| ("objective".to_owned(), over));
-                let all = figures.chain(objective).chain(dispersion::statistics(measured, t));
-                for (column, (statistic, OverSeeds { mean, std })) in all.enumerate() {
-                    let (lower, upper) = distribution
-                        .between(column.min(COMPARED - 1))
-                        .map_or_else(Default::default, |(l, u)| (finite(l), finite(u)));
-                    writer.write_record([
-                        &run.name,
-                        &run.dataset,
-                        &run.model,
-                        &track.algorithm,
-                        &track.theta.to_string(),
-                        &track.eta_every.to_string(),
-                        &track.label,
-                        &measured.measure.key(),
-                        &statistic,
-                        &mean.to_string(),
-                        &std.map_or_else(String::new, |std| std.to_string()),
-                        &distribution.figures.len().to_string(),
-                        &run.rounds_done().to_string(),
-                        &run.idle[t].idle().to_string(),
-                        &lower,
-                        &upper,
-                    ])?;
-                }
-            }
-        }
-        if let Some(saved) = &run.saved {
-            write_saved(&mut writer, run, saved)?;
-        }
-    }
-    writer.into_inner().map_err(csv::IntoInnerError::into_error)
-}
-
-/// Writes the values of metrics that a program has stored. They belong to one seed.
-fn write_saved(
-    writer: &mut csv::Writer<Vec<u8>>,
-    run: &RunResults,
-    saved: &SavedMetrics,
-) -> Result<(), csv::Error> {
-    for (metric, model, statistic, value) in saved.values() {
-        let Some((t, track)) = run.tracks.iter().enumerate().find(|(_, track)| track.label == model) else {
-            continue;
-        };
-        writer.write_record([
-            &run.name,
-            &run.dataset,
-            &run.model,
-            &track.algorithm,
-            &track.theta.to_string(),
-            &track.eta_every.to_string(),
-            &track.label,
-            metric,
-            statistic,
-            &value.to_string(),
-            "",
-            "1",
-            &run.rounds_done().to_string(),
-            &run.idle[t].idle().to_string(),
-            "",
-            "",
-        ])?;
-    }
-    Ok(())
-}
-
-/// Formats a number, or returns an empty string if it is not finite.
-fn finite(number: f64) -> String {
-    if number.is_finite() { number.to_string() } else { String::new() }
-}
-
-fn markdown_escaped(text: &str) -> String {
-    text.replace('|', "\\|").replace('_', "\\_").replace('*', "\\*")
-}
-
-fn latex_escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars() {
-        match c {
-            '\\' => escaped.push_str("\\textbackslash{}"),
-            '&' | '%' | '$' | '#' | '_' | '{' | '}' => {
-                escaped.push('\\');
-                escaped.push(c);
-            }
-            '²' => escaped.push_str("$^2$"),
-            '~' => escaped.push_str("\\textasciitilde{}"),
-            '^' => escaped.push_str("\\textasciicircum{}"),
-            'Δ' => escaped.push_str("$\\Delta$"),
-            'θ' => escaped.push_str("$\\theta$"),
-            'η' => escaped.push_str("$\\eta$"),
-            'ν' => escaped.push_str("$\\nu$"),
-            'λ' => escaped.push_str("$\\lambda$"),
-            _ => escaped.push(c),
-        }
-    }
-    escaped.replace("F\\_$\\theta$", "$F_\\theta$")
 }
 
 #[cfg(test)]

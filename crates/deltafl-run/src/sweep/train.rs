@@ -51,7 +51,8 @@ pub struct Tally {
 ///
 /// # Errors
 ///
-/// Fails if the progress of a point cannot be read or the observer fails. Points that fail are part of the [`Tally`].
+/// Fails if the progress of a point cannot be read or the observer fails. Points that fail are part
+/// of the [`Tally`].
 pub fn train(
     folder: &SweepFolder,
     points: &[&SweepPoint],

@@ -368,7 +368,8 @@ fn a_drawer_does_not_choose_its_nonce_after_it_has_seen_the_others() {
     assert!(matches!(choose_last(Defences::default()).1, Err(Abort::BadCommitment(_))));
 }
 
-/// An accomplice signs two bundles. The list contains the commitment of one, and the server sends the other to a neighbour.
+/// An accomplice signs two bundles. The list contains the commitment of one, and the server sends
+/// the other to a neighbour.
 #[test]
 fn the_keys_of_a_neighbour_belong_to_the_commitment_on_the_list() {
     let mut scene = committed();

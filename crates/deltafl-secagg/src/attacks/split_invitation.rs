@@ -21,7 +21,7 @@ use crate::server::{ServerRound, ServerRoundConfig, ServerRoundEvent};
 const INVITED: u32 = 100;
 const PART: u32 = 10;
 
-/// Announces a cohort of [`INVITED`] and shows each [`PART`] of them a list of its own. Returns the
+/// Announces a cohort of [`INVITED`] and shows each [`PART`] of them another list. Returns the
 /// number of sums.
 fn sums(defences: Defences) -> usize {
     let mut rng = ChaCha20Rng::seed_from_u64(9);

@@ -1,6 +1,6 @@
-//! The split-view attack: the server tells some devices that the victim dropped out, and others
-//! that it survived. With t shares of its deposit key and t of its seed, the server recovers its
-//! input.
+//! The split-view attack: the server claims to some devices that the victim dropped out, and to
+//! others that it survived. With t shares of its deposit key and t of its seed, the server recovers
+//! its input.
 
 use std::collections::{BTreeMap, BTreeSet};
 

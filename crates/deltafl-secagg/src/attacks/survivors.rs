@@ -231,8 +231,8 @@ impl TwoSlots {
     }
 }
 
-/// The server declares that device 0 dropped out of the first slot, and asks the same question again
-/// with it. Returns the difference of the two sums.
+/// The server declares that device 0 dropped out of the first slot, and asks the same question
+/// again with it. Returns the difference of the two sums.
 fn two_sums_that_differ_in_one_device(defences: Defences) -> Option<RingVector> {
     let mut round = TwoSlots::new(defences);
     let (others, everyone) = (without(&[0]), all());

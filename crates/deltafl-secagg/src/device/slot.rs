@@ -188,7 +188,7 @@ impl Attested {
     }
 
     /// On a sparse graph, the device reveals shares of a neighbour's seed only if that neighbour
-    /// masked with the same active devices. Otherwise the server could tell both sides of a cut
+    /// masked with the same active devices. Otherwise the server could claim to both sides of a cut
     /// that the other side dropped out, and open each side with the help of the other. An
     /// attestation proves the same view. For the remaining neighbours, the signature sent with the
     /// input is verified.

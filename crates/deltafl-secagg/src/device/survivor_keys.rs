@@ -14,8 +14,8 @@ use crate::message::REVEALED_LEN;
 pub struct SurvivorKeys(Vec<(u64, [u8; REVEALED_LEN])>);
 
 impl SurvivorKeys {
-    /// Creates keys, each with the fewest survivors for which it is revealed. The first key whose number
-    /// is reached is revealed.
+    /// Creates keys, each with the fewest survivors for which it is revealed. The first key whose
+    /// number is reached is revealed.
     pub fn new(keys: Vec<(u64, [u8; REVEALED_LEN])>) -> Self {
         Self(keys)
     }

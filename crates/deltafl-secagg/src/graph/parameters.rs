@@ -7,8 +7,8 @@
 //!
 //! **An actively malicious server** ([`against_active`]) chooses the drop-outs after it has seen
 //! the graph, and may show different survivors to each device. Let x be the number of colluding
-//! devices in the circle of a victim u. The server can see up to G graphs before it uses one of them
-//! ([`GraphRule::graphs`](super::GraphRule::graphs)). The union bound covers all of them.
+//! devices in the circle of a victim u. The server can see up to G graphs before it uses one of
+//! them ([`GraphRule::graphs`](super::GraphRule::graphs)). The union bound covers all of them.
 //!
 //! ```text
 //! A1  split view: the server obtains both secrets of a device. In its circle, k+1−x

@@ -291,7 +291,8 @@ mod tests {
         assert_ne!(whole.secret.0, honest);
     }
 
-    /// The security does not rest on the binding of ML-KEM: two ciphertexts that decapsulate to one key still give two keys.
+    /// The security does not rest on the binding of ML-KEM: two ciphertexts that decapsulate to one
+    /// key still give two keys.
     #[test]
     fn equal_secrets_under_different_ciphertexts_give_different_boxes_and_pair_secrets() {
         let (a, b) = ends();

@@ -6,15 +6,16 @@
 //! - q = exp(−1/2σ²) is an alternating series. Each of its terms is the previous one divided by an
 //!   integer.
 //! - w_{m+1} = w_m·r_m and r_{m+1} = r_m·q² yield w_m = exp(−m²/2σ²).
-//! - P(|X| ≤ m) = (w_0 + 2w_1 + … + 2w_m)/Z, where Z is the sum to the end of the list, plus the rest.
+//! - P(|X| ≤ m) = (w_0 + 2w_1 + … + 2w_m)/Z, where Z is the sum to the end of the list, plus the
+//!   rest.
 //!
 //! # Error
 //!
-//! All factors are at most 1. If a and b are off by at most e and f ulp, the product rounded down is
-//! off by at most e + f + 1. With k terms of the series, q is off by at most 2k + 2 ulp and q² by at
-//! most e₀ = 4k + 5. Then r_m is off by at most (m+1)(e₀+1), w_m by at most (m+1)²(e₀+2), and the sum
-//! of M of them by at most 2M·M²(e₀+2). [`Thresholds::error`] is this bound, four times over: the
-//! reciprocal of Z and the product with it add as much, because Z ≥ 1 and P ≤ 1.
+//! All factors are at most 1. If a and b are off by at most e and f ulp, the product rounded down
+//! is off by at most e + f + 1. With k terms of the series, q is off by at most 2k + 2 ulp and q²
+//! by at most e₀ = 4k + 5. Then r_m is off by at most (m+1)(e₀+1), w_m by at most (m+1)²(e₀+2), and
+//! the sum of M of them by at most 2M·M²(e₀+2). [`Thresholds::error`] is this bound, four times
+//! over: the reciprocal of Z and the product with it add as much, because Z ≥ 1 and P ≤ 1.
 
 use std::cmp::Ordering;
 
@@ -27,7 +28,8 @@ pub(super) struct Thresholds {
 }
 
 impl Thresholds {
-    /// Computes the probabilities with `n` ≥ 3 fractional words, up to the m with P(|X| > m) < 2⁻⁶⁶.
+    /// Computes the probabilities with `n` ≥ 3 fractional words, up to the m with P(|X| > m) <
+    /// 2⁻⁶⁶.
     pub(super) fn new(variance: u32, n: usize) -> Self {
         Self::with_tail(variance, n, 66)
     }
@@ -114,8 +116,8 @@ impl Thresholds {
     }
 }
 
-/// Returns |X| for a uniform number that starts with the word `first`. Draws further words until the
-/// number is certainly between two thresholds.
+/// Returns |X| for a uniform number that starts with the word `first`. Draws further words until
+/// the number is certainly between two thresholds.
 pub(super) fn resolve(variance: u32, first: u64, words: &mut impl FnMut() -> u64) -> u64 {
     // Most significant word first.
     let mut number = vec![first];

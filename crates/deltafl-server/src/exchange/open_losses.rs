@@ -24,7 +24,8 @@ impl NetworkExchange {
         let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
         let reached = reached.filter_map(|drawn| Some((self.link.hub.address(drawn.device.0)?, *drawn)));
         let mut awaited: HashMap<Address, CohortMember> = reached.collect();
-        // Before the question is sent: the end of a session is announced for devices that are engaged.
+        // Before the question is sent: the end of a session is announced for devices that are
+        // engaged.
         let _engaged = self.link.hub.engage(awaited.keys().copied());
         awaited.retain(|address, _| self.link.hub.send(*address, &question));
         self.link.hub.status.send_modify(|status| {

@@ -129,7 +129,7 @@ fn check_update(
     cohort: usize,
     step: StepBounds,
 ) -> Result<(), Implausible> {
-    // What comes back beside w is bounded as w is; how far w may move is another matter.
+    // Vectors returned in addition to w have the bounds of w. The step of w has a separate bound.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, tail, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
     let (tail, refused, answered) = (*tail, *refused, sum.answered);

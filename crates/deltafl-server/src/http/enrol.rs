@@ -17,7 +17,7 @@ use crate::store::NewDevice;
 
 /// The error if the authority's keys are not on this server.
 const NOT_HERE: HttpError =
-    HttpError::Forbidden("devices do not enrol here: ask whoever keeps the authority");
+    HttpError::Forbidden("devices do not enrol here: ask the operator of the authority");
 
 /// Returns the authority's certificate. A device compares it with the fingerprint in its token.
 pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<impl IntoResponse, HttpError> {

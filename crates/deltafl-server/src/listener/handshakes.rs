@@ -1,8 +1,8 @@
 //! Handshakes in progress, limited in total and per network address.
 //!
 //! A client without a certificate can open sockets and stay silent. When a limit is reached, the
-//! oldest handshake from which no byte has arrived ends in favour of the new one. One address cannot
-//! displace handshakes of addresses that have fewer.
+//! oldest handshake from which no byte has arrived ends in favour of the new one. One address
+//! cannot displace handshakes of addresses that have fewer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

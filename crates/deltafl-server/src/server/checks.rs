@@ -124,9 +124,9 @@ pub(super) fn schedule(experiment: &Experiment) -> Result<TrackSchedule, Undeplo
     experiment.deployed_schedule().ok_or(Undeployable::TracksTogether)
 }
 
-/// Rejects levels whose tails differ by a few devices. All tracks start at one w. If two of them are asked of the same
-/// devices there, the difference of their sums is the sum over those few. Also rejects cohorts that are divided into parts
-/// too small to hide a device.
+/// Rejects levels whose tails differ by a few devices. All tracks start at one w. If two of them
+/// are asked of the same devices there, the difference of their sums is the sum over those few.
+/// Also rejects cohorts that are divided into parts too small to hide a device.
 fn check_levels(experiment: &Experiment) -> Result<(), Undeployable> {
     let cohort = experiment.cohort();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();

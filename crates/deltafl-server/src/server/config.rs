@@ -14,7 +14,8 @@ use crate::serve::Limits;
 
 /// The configuration of a server. The fields have the names of the flags of `deltafl serve`.
 ///
-/// Every combination is a value; [`Server::new`](super::Server::new) rejects shares that are out of range.
+/// Every combination is a value; [`Server::new`](super::Server::new) rejects shares that are out of
+/// range.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
@@ -22,14 +23,16 @@ pub struct ServerConfig {
     pub out: Option<PathBuf>,
     /// The address at which devices connect.
     pub listen: SocketAddr,
-    /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless it is kept elsewhere.
-    /// Without certificates the server listens on a loopback address only, for demonstrations.
+    /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless
+    /// it is kept elsewhere. Without certificates the server listens on a loopback address only,
+    /// for demonstrations.
     pub certs: Option<PathBuf>,
     /// Whether the authority's keys may be in the folder of the certificates.
     pub authority_here: bool,
     /// The database, `sqlite:PATH` or `postgres://…`; SQLite in the run folder if `None`.
     pub database: Option<String>,
-    /// The store of the params of every round, a folder or `s3://BUCKET/PREFIX`; in the run folder if `None`.
+    /// The store of the params of every round, a folder or `s3://BUCKET/PREFIX`; in the run folder
+    /// if `None`.
     pub blobs: Option<String>,
     /// The address of the live page, the models and enrolment, over HTTP; off if `None`.
     pub http: Option<SocketAddr>,
@@ -37,11 +40,12 @@ pub struct ServerConfig {
     pub stay: bool,
     /// Whether to draw cohorts so that devices can check it. Lasts for the federation.
     pub drawn_cohorts: bool,
-    /// Whether anybody may pull models, not only devices.
+    /// Whether models are public, instead of restricted to devices.
     pub public_models: bool,
     /// Whether the experiment may ask devices for their losses one by one.
     pub open: bool,
-    /// Whether to train levels θ although fewer than ten devices of a cohort are between two of them.
+    /// Whether to train levels θ although fewer than ten devices of a cohort are between two of
+    /// them.
     pub allow_close_levels: bool,
     /// The instruction set that the run folder records; the best of this machine if `None`.
     pub kernel: Option<Isa>,
@@ -51,11 +55,13 @@ pub struct ServerConfig {
     pub over_select: f64,
     /// The share of a cohort that must answer for its sum to count.
     pub quorum: f64,
-    /// The share of a cohort that may vanish in the middle of a sum: keys are shared so that the others can finish it.
+    /// The share of a cohort that may vanish in the middle of a sum: keys are shared so that the
+    /// others can finish it.
     pub drop_out: f64,
     /// Cohorts with which a round is tried. If all of them fail, the round changes nothing.
     pub attempts: u32,
-    /// The longest step that a round may take, as the norm of the change of the params; unbounded if `None`.
+    /// The longest step that a round may take, as the norm of the change of the params; unbounded
+    /// if `None`.
     pub max_step: Option<f64>,
     /// Whether to ask for no histogram of losses that training does not need.
     pub no_survey: bool,
@@ -73,12 +79,13 @@ pub struct ServerConfig {
     pub answer_deadline: u64,
     /// Seconds for each of the last two steps of a sum: the consistency check and the unmasking.
     pub unmask_deadline: u64,
-    /// Seconds that a server which continues a round of another one waits for its devices to come back.
+    /// Seconds that a server which continues a round of another one waits for its devices to come
+    /// back.
     pub come_back_deadline: u64,
     /// Kilobytes per second at which a device must send its answer.
     pub min_rate: u32,
-    /// Megabytes per second for devices that connect without the newest params. With 0 they fetch params only when they
-    /// are asked something.
+    /// Megabytes per second for devices that connect without the newest params. With 0 they fetch
+    /// params only when they are asked something.
     pub newest_rate: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The parts of a server other than its rounds: certificates, the store, the lease, and the HTTP side.
+//! The parts of a server other than its rounds: certificates, the store, the lease, and the HTTP
+//! side.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,7 +128,8 @@ impl Deployment {
         Ok(Some(roster))
     }
 
-    /// Serves HTTP until the runtime ends, also while this server is on standby. Returns its state and its URL.
+    /// Serves HTTP until the runtime ends, also while this server is on standby. Returns its state
+    /// and its URL.
     pub(super) async fn serve_http(
         &self,
         config: &ServerConfig,

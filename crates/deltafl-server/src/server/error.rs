@@ -53,7 +53,7 @@ pub enum ServerError {
     #[error("the certificates cannot be used")]
     Certificates(#[source] IdentityError),
     /// The folder of the certificates contains the keys of the authority.
-    #[error("{} contains the authority's keys: whoever controls this machine could make devices", folder.display())]
+    #[error("{} contains the authority's keys: an attacker who controls this machine could create devices", folder.display())]
     AuthorityHere {
         /// The folder of the authority.
         folder: PathBuf,
@@ -111,7 +111,8 @@ impl From<CatchUpError> for ServerError {
 pub(super) const SIGN: &str = "where they are:  deltafl certs roster --certs certs --database URL";
 
 impl ServerError {
-    /// Whether the caller has to act: an option, the experiment or a file is invalid. Otherwise something failed.
+    /// Whether the caller has to act: an option, the experiment or a file is invalid. Otherwise
+    /// something failed.
     pub fn is_invalid_input(&self) -> bool {
         match self {
             Self::Undeployable(_)

@@ -9,7 +9,8 @@ use deltafl::stream::Stream;
 use deltafl::task::Task;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
 
-/// The initial params of a model that devices train by their own trainer. The server cannot compute it.
+/// The initial params of a model that devices train by their own trainer. The server cannot compute
+/// it.
 #[derive(Clone, Debug)]
 pub struct InitialModel {
     tensors: Vec<Tensor>,

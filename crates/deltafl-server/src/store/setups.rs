@@ -1,5 +1,5 @@
-//! The number of the last key set-up. Devices reject numbers that do not increase, whatever the
-//! session is.
+//! The number of the last key set-up. Devices reject numbers that do not increase, in any
+//! session.
 
 use super::lease::Fence;
 use super::retry::patiently;

@@ -193,7 +193,8 @@ impl Store {
     }
 }
 
-/// A version, then for each sum: answered, the four numbers of its traffic, how many values, the values; little-endian.
+/// A version, then for each sum: answered, the four numbers of its traffic, how many values, the
+/// values; little-endian.
 fn to_bytes(sums: &[CohortSum]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     for sum in sums {

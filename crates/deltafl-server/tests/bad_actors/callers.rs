@@ -1,4 +1,5 @@
-//! Whoever connects without a certificate, as on one machine: strangers, and devices that do not keep to the protocol.
+//! Whoever connects without a certificate, as on one machine: strangers, and devices that do not
+//! keep to the protocol.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -152,8 +153,8 @@ async fn messages_without_measure_are_refused() {
     still_serves(&test, &host).await;
 }
 
-/// A call of `Attend` that greets, announces a message without end, and sends so many chunks of it if it is let; how many
-/// bytes of them left the device.
+/// A call of `Attend` that greets, announces a message without end, and sends so many chunks of it
+/// if it is let; how many bytes of them left the device.
 async fn flood(address: SocketAddr, device: &str, chunk: Bytes, chunks: u64) -> u64 {
     let hello =
         FromDevice { body: Some(from_device::Body::Hello(Hello { version: 1, device: device.to_owned() })) };

@@ -1,5 +1,5 @@
-//! Whoever connects over TLS: with the certificate of another federation, of another device, of yesterday, or with too many
-//! connections of its own.
+//! Whoever connects over TLS: with the certificate of another federation, of another device, of
+//! yesterday, or with too many connections of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,8 +167,8 @@ async fn one_device_cannot_take_all_connections() {
     assert!(host.refused(Refusal::Crowding) >= 950, "{}", host.refused(Refusal::Crowding));
 }
 
-/// Sockets that send nothing, all from one address. The time limit of a handshake is an hour, so that devices get in only if
-/// the silent sockets make room.
+/// Sockets that send nothing, all from one address. The time limit of a handshake is an hour, so
+/// that devices get in only if the silent sockets make room.
 #[tokio::test]
 async fn silent_sockets_of_one_address_keep_no_device_out() {
     let _limit = watchdog::start();

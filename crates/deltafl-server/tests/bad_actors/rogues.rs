@@ -183,7 +183,8 @@ fn sum_of(
     exchange.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
 
-/// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
+/// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many
+/// are in it, and the server.
 async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, TestHost) {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let devices: Vec<FederationIndex> = test.devices()[..8].to_vec();
@@ -218,7 +219,8 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     let test = Arc::new(TestFederation::new(&EXPERIMENT.replace("devices = 20", "devices = 48")));
     let devices = test.devices();
     let (honest, rogues) = devices.split_at(devices.len() - CONCURRENT);
-    // Room for no more than a round needs, and nobody is cut off for being slow: what is held is held for good.
+    // Room for no more than a round needs, and nobody is cut off for being slow: what is held is
+    // held for good.
     let limits =
         Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1, ..Limits::default() };
     let mut host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
@@ -242,7 +244,8 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     });
     let (mut exchange, answered) = first.await.unwrap().unwrap();
     assert_eq!(answered, honest.len() as u64);
-    // As many devices as the round has room for begin an answer that nobody asked for, and leave it at that.
+    // As many devices as the round has room for begin an answer that nobody asked for, and leave it
+    // at that.
     let total = 8 * (test.model.num_params() + 3) as u32;
     for line in &lines {
         line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; FRAGMENT]) })).await;

@@ -1,4 +1,5 @@
-//! A server that does as a script says: it greets devices, shows them any roster, and hears what they answer.
+//! A server that does as a script says: it greets devices, shows them any roster, and hears what
+//! they answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -154,7 +155,8 @@ impl Hostile {
         self.heard.recv().await.unwrap()
     }
 
-    /// The hash of the roster with which the device says that it is ready; `None` if it left before.
+    /// The hash of the roster with which the device says that it is ready; `None` if it left
+    /// before.
     pub async fn ready(&mut self) -> Option<Bytes> {
         loop {
             match self.next().await {

@@ -1,5 +1,5 @@
-//! A time limit for tests. A test that exceeds it ends its process: a failed assertion would not, because a
-//! runtime that is dropped waits for its blocking threads.
+//! A time limit for tests. A test that exceeds it ends its process: a failed assertion would not,
+//! because a runtime that is dropped waits for its blocking threads.
 
 use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

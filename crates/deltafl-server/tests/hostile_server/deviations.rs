@@ -1,9 +1,11 @@
-//! Random deviations of a server against real devices: their sessions, ledgers, rosters and consent.
+//! Random deviations of a server against real devices: their sessions, ledgers, rosters and
+//! consent.
 //!
-//! A scripted server asks six devices over connections in memory. Most of its messages are plausible.
-//! The others are dropped, delayed, repeated, replayed or altered, or they differ between devices:
-//! other keys, sessions, rosters, rounds, questions, nearly equal w, active devices, survivors and
-//! signatures. `reading.rs` decides what the server can compute from everything that it receives.
+//! A scripted server asks six devices over connections in memory. Most of its messages are
+//! plausible. The others are dropped, delayed, repeated, replayed or altered, or they differ
+//! between devices: other keys, sessions, rosters, rounds, questions, nearly equal w, active
+//! devices, survivors and signatures. `reading.rs` decides what the server can compute from
+//! everything that it receives.
 //!
 //! The ordinary test plays a few seeds. `DEVIATIONS=10000 cargo test -p deltafl-server --test
 //! hostile_server deviations` plays that many.

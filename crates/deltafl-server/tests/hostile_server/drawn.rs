@@ -25,8 +25,8 @@ fn drawn_roster(test: &TestFederation) -> (SignedRoster, DrawChain) {
     (loopback::signed(&roster), chain)
 }
 
-/// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a server that draws or chooses. What
-/// the devices wrote down, and how many answered.
+/// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a
+/// server that draws or chooses. What the devices wrote down, and how many answered.
 async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<TranscriptEvent>, usize) {
     let test = TestFederation::new(EXPERIMENT);
     let (roster, honest) = drawn_roster(&test);

@@ -155,7 +155,8 @@ impl Asking {
         Self { test, host: Some(host), exchange: Some(exchange), _swarm: swarm }
     }
 
-    /// The sum over these devices of their updates at w = 0 in a round, under each of these thresholds; how many answered.
+    /// The sum over these devices of their updates at w = 0 in a round, under each of these
+    /// thresholds; how many answered.
     async fn updates(&mut self, round: u64, devices: std::ops::Range<u32>, etas: &[f64]) -> Option<u64> {
         // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
         let host = self.host.as_ref().unwrap();
@@ -259,8 +260,8 @@ impl Worker for CountingWorker<'_> {
     }
 }
 
-/// Asks ten devices for their updates above a loss that none of them has. Returns the size of the tail
-/// and the number of devices that train.
+/// Asks ten devices for their updates above a loss that none of them has. Returns the size of the
+/// tail and the number of devices that train.
 async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
@@ -297,8 +298,8 @@ async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
     (sum, trainer.updates.load(Ordering::Relaxed))
 }
 
-/// A device outside of the tail that does not train answers early, and the server learns that its loss
-/// is below η.
+/// A device outside of the tail that does not train answers early, and the server learns that its
+/// loss is below η.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_work_of_a_device_does_not_depend_on_its_loss() {
     let _limit = watchdog::start();

@@ -27,7 +27,8 @@ async fn a_roster_that_was_in_force_before_is_not_taken_again() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let victim = test.devices()[0];
-    // Version 4 held a device that the authority has since struck off, or a fleet in which the server had accomplices.
+    // Version 4 held a device that the authority has since struck off, or a fleet in which the
+    // server had accomplices.
     let (old, new) = (roster(&test, later(4), 3), roster(&test, later(5), 10));
     let folder = tempfile::tempdir().unwrap();
     let mut server = Hostile::start(experiment(&test), new.clone()).await;

@@ -169,7 +169,8 @@ impl DeviceIdentity {
         SigningIdentity::from_secret(DeviceId(self.number()), &self.keys.signing)
     }
 
-    /// Returns the TLS 1.3 configuration for connections to the server, with the device's certificate.
+    /// Returns the TLS 1.3 configuration for connections to the server, with the device's
+    /// certificate.
     pub fn client_tls(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, IdentityError> {
         let key = PrivatePkcs8KeyDer::from(self.keys.tls.to_vec());
         tls::client(&self.authority, self.certificate.clone(), key, alpn)

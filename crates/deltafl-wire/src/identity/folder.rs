@@ -1,4 +1,5 @@
-//! The files of an identity. A file is written completely or not at all; only its owner reads a key.
+//! The files of an identity. A file is written completely or not at all; only its owner reads a
+//! key.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

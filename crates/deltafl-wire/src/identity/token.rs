@@ -1,8 +1,8 @@
 //! Enrolment tokens, which authorise a new device to join a fleet.
 //!
 //! A token contains a secret, the fingerprint of the authority and the key that verifies rosters.
-//! The device therefore authenticates the server before it sends the secret, and accepts only rosters
-//! of this authority. The server stores a hash of the secret.
+//! The device therefore authenticates the server before it sends the secret, and accepts only
+//! rosters of this authority. The server stores a hash of the secret.
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The state is the density ρ_k = λ_k/p_k with respect to the weights p of the devices, from ρ = 1.
-//! With equal weights the rule is that of the paper with N γ_λ in place of γ_λ. With other weights
-//! the projection is orthogonal with respect to p, as if a device were α_k equal devices. If a cohort
-//! is a part of the devices, λ changes on the cohort, whose total λ stays.
+//! With equal weights the rule is that of the paper with N γ_λ instead of γ_λ. With other weights
+//! the projection is orthogonal with respect to p, as if a device were α_k equal devices. If a
+//! cohort is a part of the devices, λ changes on the cohort, whose total λ stays.
 //!
 //! The server knows λ and the loss of each device by name, so only open simulations can use it.
 //! γ_λ = 0 equals FedAvg to the bit.
@@ -118,8 +118,9 @@ pub(super) struct Ascent {
 pub(super) enum Sharing {
     /// λ_k is the weight of device k.
     Weights,
-    /// As many devices as answer are drawn from λ with replacement. The share of a device is the number
-    /// of its draws. With the weights α of the devices, λ is α times this share in expectation.
+    /// As many devices as answer are drawn from λ with replacement. The share of a device is the
+    /// number of its draws. With the weights α of the devices, λ is α times this share in
+    /// expectation.
     Draws,
 }
 

@@ -8,10 +8,10 @@
 //! w_{t+1}   = w_t + Σ_k α_k ρ_g(k) (w_k − w_t) / Σ_k α_k ρ_g(k)           ρ_g = λ_g/p_g, with λ_t
 //! ```
 //!
-//! p_g is the share of group g in the weights of all rounds so far, and ρ starts at 1. A device adds
-//! α_k and α_k F_k to the two numbers of its group beside its update. The server thus learns group
-//! sums only: the algorithm works under secure sums. A group of which no device is in the cohort keeps
-//! its ρ up to the common factor. γ_λ = 0 equals FedAvg to the bit.
+//! p_g is the share of group g in the weights of all rounds so far, and ρ starts at 1. A device
+//! adds α_k and α_k F_k to the two numbers of its group, next to its update. The server thus learns
+//! group sums only: the algorithm works under secure sums. A group of which no device is in the
+//! cohort keeps its ρ up to the common factor. γ_λ = 0 equals FedAvg to the bit.
 
 use super::{Algorithm, AlgorithmParts, Requires};
 use crate::data::MAX_GROUPS;

@@ -7,8 +7,8 @@
 //!             its model is a v_k + (1 − a) w
 //! ```
 //!
-//! v_k stays on its device, and the server receives the sum of the updates only, so APFL works under
-//! secure sums. The shared model equals that of FedAvg to the bit.
+//! v_k stays on its device, and the server receives the sum of the updates only, so APFL works
+//! under secure sums. The shared model equals that of FedAvg to the bit.
 
 use super::ditto::{EVALUATE, PERSONAL_MODELS, personal};
 use super::{Algorithm, AlgorithmParts};

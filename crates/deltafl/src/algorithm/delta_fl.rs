@@ -241,8 +241,9 @@ impl Selection for Tail {
         self.eta_every > 1
     }
 
-    /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
-    /// device keeps on average in that round is the measure for the rounds after it.
+    /// Stores the mean weight that a device keeps in the round in which η is found. In that round a
+    /// share θ of the cohort's weight is kept. Later rounds are compared with it, because the
+    /// server never knows the weight of a whole cohort.
     fn observe(&self, summed: &SummedTail<'_>, memory: &mut AlgorithmState) {
         let Some(found) = memory.number(ETA_ROUND) else { return };
         if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || summed.answered == 0 {

@@ -6,9 +6,9 @@
 //! device k:   v_k ← LocalUpdate of  f_k(v) + (λ/2)‖v − w_t‖², from v_k
 //! ```
 //!
-//! v_k stays on its device, and the server receives the sum of the updates only, so Ditto works under
-//! secure sums. The shared model equals that of FedAvg to the bit. `evaluate = ["personal", "shared"]`
-//! creates two tracks, one for each model.
+//! v_k stays on its device, and the server receives the sum of the updates only, so Ditto works
+//! under secure sums. The shared model equals that of FedAvg to the bit. `evaluate = ["personal",
+//! "shared"]` creates two tracks, one for each model.
 
 use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{

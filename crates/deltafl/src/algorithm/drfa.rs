@@ -1,15 +1,15 @@
-//! DRFA: devices are drawn by λ (Deng et al., "Distributionally Robust Federated Averaging", NeurIPS
-//! 2020).
+//! DRFA: devices are drawn by λ (Deng et al., "Distributionally Robust Federated Averaging",
+//! NeurIPS 2020).
 //!
 //! ```text
 //! m devices are drawn from λ_t with replacement; w_{t+1} is the mean of their updates
 //! λ_{t+1} = projection of λ_t + γ_λ F(w_t) on the simplex
 //! ```
 //!
-//! λ and its projection are those of AFL. Devices are drawn from the cohort of the round, which is a
-//! uniform sample, so a cohort of all devices gives the rule of the paper. λ ascends along the losses
-//! at w_t, where the paper uses the model of a random local step. The server knows λ and the loss of
-//! each device by name, so only open simulations can use it.
+//! λ and its projection are those of AFL. Devices are drawn from the cohort of the round, which is
+//! a uniform sample, so a cohort of all devices gives the rule of the paper. λ ascends along the
+//! losses at w_t, where the paper uses the model of a random local step. The server knows λ and the
+//! loss of each device by name, so only open simulations can use it.
 
 use super::afl::{Ascent, LAMBDA_RATE, NAMED_LOSSES, Sharing};
 use super::{Algorithm, AlgorithmParts};

@@ -5,10 +5,9 @@
 //! w_{t+1} = w_t + argmin_z Σ α_k ‖z − (w_k − w_t)‖
 //! ```
 //!
-//! The smoothed Weiszfeld algorithm starts from the weighted mean and computes
-//! z ← Σ β_k u_k / Σ β_k with β_k = α_k / max(ν, ‖z − u_k‖), ν = 10⁻⁶. The server sees the update of
-//! each device, so only open simulations can use it. (The paper computes each iteration in a secure
-//! sum.)
+//! The smoothed Weiszfeld algorithm starts from the weighted mean and computes z ← Σ β_k u_k / Σ
+//! β_k with β_k = α_k / max(ν, ‖z − u_k‖), ν = 10⁻⁶. The server sees the update of each device, so
+//! only open simulations can use it. (The paper computes each iteration in a secure sum.)
 
 use super::median::EACH_UPDATE;
 use super::{Algorithm, AlgorithmParts};

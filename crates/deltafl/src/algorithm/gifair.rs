@@ -1,5 +1,5 @@
-//! GIFAIR: devices count by the rank of their loss (Yue et al., "GIFAIR-FL: A Framework for Group and
-//! Individual Fairness in Federated Learning", 2022, with each device as a group).
+//! GIFAIR: devices count by the rank of their loss (Yue et al., "GIFAIR-FL: A Framework for Group
+//! and Individual Fairness in Federated Learning", 2022, with each device as a group).
 //!
 //! ```text
 //! minimise    Σ_k p_k F_k + λ Σ_{j<k} |F_j − F_k|

@@ -6,12 +6,13 @@
 //! w_{t+1}   = w_t + Σ α_k ω_k (w_k − w_t) / Σ α_k ω_k
 //! ```
 //!
-//! The rank r_k of GIFAIR is the number of devices with a smaller loss minus the number of devices with
-//! a larger one, thus about m (2 C(F_k) − 1). No device needs the losses of the others for it, only C.
-//! C is linear between five public edges: the mean loss of the previous round, and ±¾ and ±1½ standard
-//! deviations from it. Devices report their bin, their loss and its square in the sum of the updates,
-//! so the server learns C of the previous round and no single loss. The first two rounds are FedAvg:
-//! the first one finds the edges, and the second one C. λ = 0 equals FedAvg to the bit.
+//! The rank r_k of GIFAIR is the number of devices with a smaller loss minus the number of devices
+//! with a larger one, thus about m (2 C(F_k) − 1). No device needs the losses of the others for it,
+//! only C. C is linear between five public edges: the mean loss of the previous round, and ±¾ and
+//! ±1½ standard deviations from it. Devices report their bin, their loss and its square in the sum
+//! of the updates, so the server learns C of the previous round and no single loss. The first two
+//! rounds are FedAvg: the first one finds the edges, and the second one C. λ = 0 equals FedAvg to
+//! the bit.
 
 use super::{Algorithm, AlgorithmParts, Requires};
 use crate::memory::AlgorithmState;
@@ -108,7 +109,7 @@ impl Selection for ByHistogram {
     fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut AlgorithmState) {}
 
     fn weighting(&self, memory: &AlgorithmState) -> Weighting {
-        // One half everywhere stands for an unknown histogram.
+        // Entries of one half represent an unknown histogram.
         let stored =
             NAMES.map(|name| memory.number(name).unwrap_or(if name.contains(".c.") { 0.5 } else { 0.0 }));
         let numbers: Vec<f64> = [self.penalty].into_iter().chain(stored).collect();

@@ -6,8 +6,8 @@
 //! w_{t+1}  = w_t + mean of the `keep` updates with the lowest scores
 //! ```
 //!
-//! `keep = 1` is Krum, and larger values are Multi-Krum. The mean has no weights. The server sees the
-//! update of each device, so only open simulations can use it.
+//! `keep = 1` is Krum, and larger values are Multi-Krum. The mean has no weights. The server sees
+//! the update of each device, so only open simulations can use it.
 
 use super::median::EACH_UPDATE;
 use super::{Algorithm, AlgorithmParts};

@@ -1,5 +1,5 @@
-//! PropFair: proportional fairness of the utilities M − F_k (Zhang et al., "Proportional Fairness in
-//! Federated Learning", TMLR 2023).
+//! PropFair: proportional fairness of the utilities M − F_k (Zhang et al., "Proportional Fairness
+//! in Federated Learning", TMLR 2023).
 //!
 //! ```text
 //! minimise    − Σ_k p_k log(1 − F_k(w) / M)          extended linearly where M − F_k < ε

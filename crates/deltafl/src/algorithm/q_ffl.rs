@@ -1,5 +1,5 @@
-//! q-FFL by q-FedAvg: devices count with a power of their loss (Li et al., "Fair Resource Allocation
-//! in Federated Learning", ICLR 2020).
+//! q-FFL by q-FedAvg: devices count with a power of their loss (Li et al., "Fair Resource
+//! Allocation in Federated Learning", ICLR 2020).
 //!
 //! ```text
 //! minimise    Σ_k p_k F_k(w)^{q+1} / (q + 1)

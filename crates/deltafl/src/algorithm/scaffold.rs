@@ -60,7 +60,7 @@ pub static CONTROL_VARIATE: Correction = Correction {
     finish,
 };
 
-/// c_k⁺, and what it differs by from c_k.
+/// Computes c_k⁺ and its difference from c_k.
 fn finish(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]) {
     let LocalResult { params, local, sent, steps, learning_rate, .. } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));

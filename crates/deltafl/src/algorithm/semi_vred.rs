@@ -1,5 +1,5 @@
-//! SemiVRed: a penalty on the losses above their mean (Malekmohammadi et al., "Semi-Variance Reduction for
-//! Fair Federated Learning", 2024).
+//! SemiVRed: a penalty on the losses above their mean (Malekmohammadi et al., "Semi-Variance
+//! Reduction for Fair Federated Learning", 2024).
 //!
 //! ```text
 //! minimise    F̄ + β Σ_k p_k (F_k − F̄)₊²                      F̄ = Σ_k p_k F_k
@@ -9,8 +9,8 @@
 //!
 //! ω_k is the derivative of the objective with respect to F_k, and at least 0. F̄ and the mean of
 //! (F_j − F̄)₊ are those of the previous round, from its reports, so that the first round is FedAvg
-//! and the second one has no correction of the mean. The server sees sums only: SemiVRed works under
-//! secure sums. β = 0 equals FedAvg to the bit.
+//! and the second one has no correction of the mean. The server sees sums only: SemiVRed works
+//! under secure sums. β = 0 equals FedAvg to the bit.
 
 use super::{Algorithm, AlgorithmParts, Requires};
 use crate::options::{Interval, OptionSpec};

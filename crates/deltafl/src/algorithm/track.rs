@@ -84,8 +84,9 @@ impl From<Tail> for Track {
     }
 }
 
-/// Returns the names of the tracks of a run: the title of the algorithm with its levels. If several names are
-/// equal, the differing options are appended: "Δ-FL θ=0.5 T_η=20". Identical tracks are numbered.
+/// Returns the names of the tracks of a run: the title of the algorithm with its levels. If several
+/// names are equal, the differing options are appended: "Δ-FL θ=0.5 T_η=20". Identical tracks are
+/// numbered.
 pub fn track_names(tracks: &[(&str, &OptionValues, f32)]) -> Vec<String> {
     let levels: Vec<String> = tracks.iter().map(|(title, options, _)| with_levels(title, options)).collect();
     let name = |i: usize| {

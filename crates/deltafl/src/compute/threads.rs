@@ -169,7 +169,7 @@ impl Compute for Threads<'_> {
     }
 }
 
-/// What a thread adds up, and what its devices remember.
+/// The sums of a thread, and the states of its devices.
 struct ThreadSums {
     sums: Vec<Vec<u64>>,
     remembered: Remembered,

@@ -3,8 +3,8 @@
 //! The server declares the contract. Devices fetch it by its hash and apply it to their examples.
 //! Every published model contains it, because a model needs the preprocessing of its training data.
 //! Columns, categories, classes and words are matched by name if both sides have names. An unknown
-//! category has the place that the column reserves for such values, and an unknown word is skipped. A
-//! device with an unknown class does not take part, and logs the reason.
+//! category has the place that the column reserves for such values, and an unknown word is skipped.
+//! A device with an unknown class does not take part, and logs the reason.
 
 use serde::{Deserialize, Serialize};
 
@@ -169,7 +169,8 @@ pub enum ContractMismatch {
 pub struct InvalidContract;
 
 impl DataContract {
-    /// Returns the contract that a federation satisfies, with its normalisation and without a split.
+    /// Returns the contract that a federation satisfies, with its normalisation and without a
+    /// split.
     pub fn from_federation(federation: &Federation) -> Self {
         let normalisation = federation
             .affine()

@@ -67,9 +67,7 @@ pub enum InvalidSplit {
         id: String,
     },
     /// The examples of a device are already split.
-    #[error(
-        "the examples of device {id:?} are split already: it stands in two splits, and cannot be split once more"
-    )]
+    #[error("the examples of device {id:?} are already split: it is in two splits and cannot be split again")]
     Held {
         /// Its identity.
         id: String,

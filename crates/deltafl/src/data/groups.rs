@@ -1,7 +1,7 @@
 //! Declared groups of devices, for example regions or kinds of hardware.
 //!
-//! A group belongs to the identity of a device. It therefore stays the same when a federation is split
-//! or sampled. Algorithms use it through
+//! A group belongs to the identity of a device. It therefore stays the same when a federation is
+//! split or sampled. Algorithms use it through
 //! [`DeviceFacts::group`](crate::selection::DeviceFacts::group).
 
 use std::collections::{BTreeSet, HashMap};
@@ -50,8 +50,8 @@ impl DeviceGroups {
 }
 
 impl Federation {
-    /// Returns the federation with a declared group for each device, as pairs of identity and group.
-    /// Pairs of unknown devices are ignored.
+    /// Returns the federation with a declared group for each device, as pairs of identity and
+    /// group. Pairs of unknown devices are ignored.
     ///
     /// # Errors
     ///
@@ -96,7 +96,8 @@ impl Federation {
         Ok(self)
     }
 
-    /// Returns the names of the groups in alphabetical order, or an empty list if devices have none.
+    /// Returns the names of the groups in alphabetical order, or an empty list if devices have
+    /// none.
     pub fn group_names(&self) -> &[String] {
         self.groups.as_ref().map_or(&[], |groups| &groups.names)
     }

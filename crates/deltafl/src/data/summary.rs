@@ -7,7 +7,7 @@ use super::{Federation, FederationIndex, InputKind, Provenance, Split, TargetKin
 /// The summary statistics of a federation.
 #[derive(Clone, Debug, Serialize)]
 pub struct FederationSummary {
-    /// What it is called.
+    /// The name of the federation.
     pub name: String,
     /// The kind and shape of an input.
     pub input: InputKind,

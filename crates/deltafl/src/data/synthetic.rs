@@ -211,8 +211,8 @@ fn odd_rank(odd: Fraction, device: u32) -> Option<usize> {
     (rank < odd_before(device + 1)).then_some(rank)
 }
 
-/// The split of each device: of every kind of device a random `train` share trains and the others test, so
-/// that both halves hold the same population.
+/// The split of each device: of every kind of device a random `train` share trains and the others
+/// test, so that both halves hold the same population.
 fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Fraction) -> Vec<Split> {
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut order);

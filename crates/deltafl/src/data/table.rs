@@ -69,7 +69,7 @@ pub enum MissingRule {
     Error,
     /// A row with a missing value is left out.
     Drop,
-    /// A missing number becomes the mean of its column, a missing word a category of its own.
+    /// A missing number becomes the mean of its column, a missing word a separate category.
     Mean,
     /// As [`Self::Mean`], and a further feature is 1 where a number is missing.
     Category,

@@ -13,7 +13,7 @@ pub enum Unverified {
     #[error(transparent)]
     Device(#[from] InvalidDevice),
     /// The contents were changed.
-    #[error("the contents have BLAKE3 {got}, the manifest says {expected}")]
+    #[error("the contents have BLAKE3 {got}, the manifest contains {expected}")]
     Hash {
         /// The hash in the manifest.
         expected: String,

@@ -47,8 +47,8 @@ pub(crate) struct Held {
 }
 
 impl<'q> Contribution<'q> {
-    /// Returns the contribution of a device with this weight α_k, number of examples and group. `loss`
-    /// is F_k(w), which must be present if the query needs it.
+    /// Returns the contribution of a device with this weight α_k, number of examples and group.
+    /// `loss` is F_k(w), which must be present if the query needs it.
     ///
     /// A device whose loss is not finite contributes nothing to a quantile.
     pub(crate) fn new(ask: &'q Ask, weight: f64, Held { examples, group }: Held, loss: Option<f64>) -> Self {
@@ -120,9 +120,9 @@ pub(crate) struct Share<'a> {
 /// Trains a device and adds its update to `sum`. Returns the new memory of the device if it differs
 /// from `own`.
 ///
-/// An update that is not finite, or whose weight is NaN, is counted in the sum as refused: the server
-/// learns the number of refused updates and not their devices. The memory of such a device is
-/// unchanged.
+/// An update that is not finite, or whose weight is NaN, is counted in the sum as refused: the
+/// server learns the number of refused updates and not their devices. The memory of such a device
+/// is unchanged.
 pub(crate) fn add_update(
     code: &UpdateCode,
     task: &LocalTask<'_>,

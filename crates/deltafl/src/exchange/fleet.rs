@@ -6,21 +6,17 @@
 mod counts;
 mod held_out;
 mod personal;
+mod scores;
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use super::peers::{cut, owners};
 use super::recall::{self, MemoryUpdate};
-use super::{
-    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, NamedLoss, Peers, Round, SplitEvaluation,
-    TrainIndex, WorkDone,
-};
-use crate::compute::{Block, Compute, KeptParts, TaskNoise, UpdateTask};
+use super::{CohortMember, ExchangeError, NamedLoss, Peers, Round, TrainIndex, WorkDone};
+use crate::compute::{Compute, KeptParts, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{Contribution, Held, LossCache, blocks, mean_loss, stream_key};
+use crate::device::{Contribution, Held, LossCache, stream_key};
 use crate::memory::AlgorithmState;
-use crate::model::Score;
 use crate::params::{Params, UpdateCode};
 use crate::question::{Ask, Query};
 use crate::selection::Report;
@@ -28,6 +24,7 @@ use crate::superquantile::DeviceLoss;
 use crate::terms::TrackSchedule;
 
 pub use personal::PersonalModels;
+use scores::asked_losses;
 
 /// The devices of a federation.
 pub(super) struct Fleet<'a, C, P> {
@@ -42,7 +39,8 @@ pub(super) struct Fleet<'a, C, P> {
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
     cohort: Vec<CohortMember>,
-    /// The places of the held-out examples of each device, by federation index; computed on first use.
+    /// The places of the held-out examples of each device, by federation index; computed on first
+    /// use.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<CohortMember>,
@@ -220,40 +218,6 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(FleetAnswers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
-    /// Returns the loss and metrics of every device of a split, per params.
-    pub(super) fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<SplitEvaluation, ExchangeError> {
-        let mut distinct: Vec<&Params> = Vec::new();
-        let mut positions = Vec::with_capacity(params.len());
-        for params in params {
-            positions.push(position_of(params, &mut distinct));
-        }
-        let (devices, task) = (self.federation.evaluated(split), self.compute.task());
-        let evaluations: Vec<Vec<Evaluation>> = self
-            .scores(&devices, &distinct)?
-            .iter()
-            .map(|scores| {
-                let of_device = |(score, &k): (&Score, &FederationIndex)| {
-                    Evaluation::new(task, score, self.federation.example_count(k))
-                };
-                scores.iter().zip(&devices).map(of_device).collect()
-            })
-            .collect();
-        let named = |&k: &FederationIndex| EvaluatedDevice {
-            id: self.federation.id(k).to_owned(),
-            examples: self.federation.example_count(k),
-        };
-        Ok(SplitEvaluation {
-            split,
-            task,
-            devices: devices.iter().map(named).collect::<Arc<[_]>>(),
-            tracks: positions.into_iter().map(|p| evaluations[p].clone()).collect(),
-        })
-    }
-
     fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
@@ -263,78 +227,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.terms.weights.weight(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
-    /// F_k(w) of a member of the cohort, if it is known.
-    fn loss(&self, params: &Params, member: usize) -> Option<f64> {
-        self.losses.get(params).map(|losses| losses[member])
-    }
-
-    /// Computes F_k(w) of the cohort at these params if it is not cached. Equal params share one
-    /// pass.
-    fn know_losses<'p>(
-        &mut self,
-        round: &Round<'_>,
-        params: impl Iterator<Item = &'p Params>,
-    ) -> Result<(), ExchangeError> {
-        // A round that starts again has another cohort.
-        if self.cohort != round.cohort {
-            self.losses = LossCache::default();
-            self.cohort = round.cohort.to_vec();
-        }
-        self.losses.begin_round(round.seed, round.index);
-        let mut unknown: Vec<&Params> = Vec::new();
-        for params in params.filter(|params| self.losses.get(params).is_none()) {
-            position_of(params, &mut unknown);
-        }
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let devices = self.federation_indices(round.cohort);
-        let scores = self.scores(&devices, &unknown)?;
-        for (params, scores) in unknown.into_iter().zip(scores) {
-            let mean =
-                |(score, &k): (&Score, &FederationIndex)| mean_loss(score, self.federation.example_count(k));
-            let losses = scores.iter().zip(&devices).map(mean).collect();
-            self.losses.insert(params.clone(), losses);
-        }
-        Ok(())
-    }
-
-    /// Computes the loss and metrics of devices at each of the params, with forward passes only.
-    fn scores(
-        &mut self,
-        devices: &[FederationIndex],
-        params: &[&Params],
-    ) -> Result<Vec<Vec<Score>>, ExchangeError> {
-        let of_device = |(i, &device): (usize, &FederationIndex)| {
-            let count = self.federation.example_count(device) as usize;
-            blocks(count).map(move |examples| (i, Block { device, examples }))
-        };
-        let (owners, blocks): (Vec<usize>, Vec<Block>) =
-            devices.iter().enumerate().flat_map(of_device).unzip();
-        // Each process computes a range of the blocks, at all params.
-        let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
-        let mine = &blocks[cuts[self.peers.rank()].clone()];
-        let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
-        self.work_done.examples += examples * params.len() as u64;
-
-        let part = self.peers.compute(|| self.compute.scores(mine, params))?.concat();
-        let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
-        let gathered = self.peers.gather(part, &lengths)?;
-        let mut totals = vec![vec![Score::default(); devices.len()]; params.len()];
-        let mut start = 0;
-        for cut in cuts {
-            for totals in &mut totals {
-                for (&owner, &score) in owners[cut.clone()].iter().zip(&gathered[start..]) {
-                    totals[owner] += score;
-                }
-                start += cut.len();
-            }
-        }
-        Ok(totals)
-    }
-
-    /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
-    /// end. A device that does not count costs nothing.
+    /// The updates that the cohort owes, largest first, so that no thread and no process is left
+    /// with a giant at the end. A device that does not count costs nothing.
     fn pending_updates<'q>(&self, round: &'q Round<'_>, queries: &'q [Query]) -> Vec<PendingUpdate<'q>> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
@@ -492,17 +386,4 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
     }
-}
-
-/// Returns the params at which some queries need losses.
-fn asked_losses(queries: &[Query]) -> impl Iterator<Item = &Params> {
-    queries.iter().filter(|query| query.needs_loss()).map(|query| &query.params)
-}
-
-/// Returns the index of these params among distinct ones. Appends them if they are new.
-fn position_of<'p>(params: &'p Params, distinct: &mut Vec<&'p Params>) -> usize {
-    distinct.iter().position(|known| known.is_same(params)).unwrap_or_else(|| {
-        distinct.push(params);
-        distinct.len() - 1
-    })
 }

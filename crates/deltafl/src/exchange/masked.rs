@@ -2,8 +2,8 @@
 //!
 //! Every sum uses the protocol of the deployed server: keys, shares, masks, consistency check and
 //! unmasking, with encoded messages. The sums are the same integers as without masks. The time
-//! differs, and messages and bytes are counted instead of estimated. If too many devices of a cohort
-//! drop out, its sum fails, and the round starts again with another cohort.
+//! differs, and messages and bytes are counted instead of estimated. If too many devices of a
+//! cohort drop out, its sum fails, and the round starts again with another cohort.
 
 use std::collections::HashMap;
 
@@ -235,7 +235,8 @@ fn share(thousandths: u16) -> Permille {
     Permille::new(thousandths).expect("at most 450 thousandths")
 }
 
-/// Bytes of the params that the protocol itself does not carry: once per round, to every device of the cohort.
+/// Bytes of the params that the protocol itself does not carry: once per round, to every device of
+/// the cohort.
 fn params_down(round: &Round<'_>, query: &Query) -> u64 {
     match query.ask {
         Ask::Quantile(_) | Ask::Evaluation(_) => 0,

@@ -44,8 +44,8 @@ impl Deref for Aligned {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` contains at least `len` initialised floats without gaps. A `CacheLine` is 16
-        // floats, 64 bytes.
+        // SAFETY: `lines` contains at least `len` initialised floats without gaps. A `CacheLine` is
+        // 16 floats, 64 bytes.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

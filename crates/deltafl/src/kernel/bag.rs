@@ -1,13 +1,13 @@
-//! Means of the vectors of words, and the addition of slopes to them: plain loops, compiled for each
-//! instruction set.
+//! Means of the vectors of words, and the addition of slopes to them: plain loops, compiled for
+//! each instruction set.
 
 #![allow(unsafe_code)]
 
 use super::dispatch::plain_entry;
 
 plain_entry! {
-    /// Writes the mean of the vectors of each text, a row of `stride` floats per `len` words. Word 0
-    /// is padding. A text without words has the mean 0.
+    /// Writes the mean of the vectors of each text, a row of `stride` floats per `len` words. Word
+    /// 0 is padding. A text without words has the mean 0.
     pub(crate) fn means(vectors: &[f32], stride: usize, words: &[u32], len: usize, out: &mut [f32]) = each_mean
 }
 

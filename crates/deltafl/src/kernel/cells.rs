@@ -1,5 +1,5 @@
-//! Pooling and normalisation of maps: plain loops over cells with contiguous channels, compiled for each
-//! instruction set. All instruction sets give the same bits.
+//! Pooling and normalisation of maps: plain loops over cells with contiguous channels, compiled for
+//! each instruction set. All instruction sets give the same bits.
 
 #![allow(unsafe_code)]
 
@@ -37,8 +37,8 @@ impl PoolShape {
 }
 
 plain_entry! {
-    /// Writes the largest entry of each window of one map, and the number of its cell in the window.
-    /// The first of several equal entries is taken.
+    /// Writes the largest entry of each window of one map, and the number of its cell in the
+    /// window. The first of several equal entries is taken.
     pub(crate) fn max_pool(shape: PoolShape, map: &[f32], values: &mut [f32], winners: &mut [f32]) = each_max
 }
 
@@ -129,8 +129,8 @@ fn each_mean_slope(shape: PoolShape, slopes: &[f32], out: &mut [f32]) {
     }
 }
 
-/// The shape of a normalisation: `cells` of `channels` entries each, `stride` floats apart, in groups of
-/// neighbouring channels. The entries of a group share their mean and variance.
+/// The shape of a normalisation: `cells` of `channels` entries each, `stride` floats apart, in
+/// groups of neighbouring channels. The entries of a group share their mean and variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NormShape {
     pub(crate) cells: usize,
@@ -173,8 +173,8 @@ impl NormShape {
 }
 
 plain_entry! {
-    /// Normalises one example: out = scale · x̂ + shift, with x̂ = (x − mean)/√(variance + ε) per group.
-    /// Also writes x̂, and 1/√(variance + ε) of each group.
+    /// Normalises one example: out = scale · x̂ + shift, with x̂ = (x − mean)/√(variance + ε) per
+    /// group. Also writes x̂, and 1/√(variance + ε) of each group.
     pub(crate) fn normalise(
         shape: NormShape, x: &[f32], scale: &[f32], shift: &[f32], out: &mut [f32], normal: &mut [f32],
         inverse: &mut [f32],
@@ -182,8 +182,8 @@ plain_entry! {
 }
 
 plain_entry! {
-    /// Adds the slopes of the scales and shifts of one example, and writes the slopes of its input if
-    /// `out` is not empty.
+    /// Adds the slopes of the scales and shifts of one example, and writes the slopes of its input
+    /// if `out` is not empty.
     pub(crate) fn normalise_backward(
         shape: NormShape, normal: &[f32], inverse: &[f32], scale: &[f32], slopes: &[f32], out: &mut [f32],
         of_scale: &mut [f32], of_shift: &mut [f32],

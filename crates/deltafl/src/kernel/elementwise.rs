@@ -4,8 +4,9 @@
 //! relu(x) = max(0, x)      gelu(x) = x Φ(x)      gelu'(x) = Φ(x) + x φ(x)      tanh' = 1 − tanh²
 //! ```
 //!
-//! Φ is the normal distribution function. With t = 1/(1 + p|x|/√2), 1 − Φ(|x|) = ½ e^(−x²/2) P(t) for a
-//! polynomial P of degree 5 (Abramowitz and Stegun 7.1.26), with an absolute error of Φ below 2e-7.
+//! Φ is the normal distribution function. With t = 1/(1 + p|x|/√2), 1 − Φ(|x|) = ½ e^(−x²/2) P(t)
+//! for a polynomial P of degree 5 (Abramowitz and Stegun 7.1.26), with an absolute error of Φ below
+//! 2e-7.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 

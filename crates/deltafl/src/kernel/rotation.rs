@@ -1,7 +1,8 @@
 //! The Walsh–Hadamard transform, and integers by random rounding.
 //!
-//! The transform combines entries whose indices differ in one bit, for each bit in increasing order.
-//! Every instruction set adds the same pairs in the same order, so that all give the same bits.
+//! The transform combines entries whose indices differ in one bit, for each bit in increasing
+//! order. Every instruction set adds the same pairs in the same order, so that all give the same
+//! bits.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -25,8 +26,8 @@ plain_entry! {
 }
 
 plain_entry! {
-    /// Rounds each entry down or up at random, with one word per entry. Adds the squares of the integers
-    /// to `squares`.
+    /// Rounds each entry down or up at random, with one word per entry. Adds the squares of the
+    /// integers to `squares`.
     pub(crate) fn round_at_random(entries: &[f32], words: &[u32], rounded: &mut [i32], squares: &mut u64) = each_rounded
 }
 

@@ -108,8 +108,8 @@ fn transposed_reference(
     }
 }
 
-/// Transposes blocks in registers, and incomplete blocks through a copy with zeros. The columns of Bᵀ from
-/// `rows` to `width` are zero.
+/// Transposes blocks in registers, and incomplete blocks through a copy with zeros. The columns of
+/// Bᵀ from `rows` to `width` are zero.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn transposed_blocks<S: Simd>(

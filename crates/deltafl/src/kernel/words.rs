@@ -25,8 +25,8 @@ const DOUBLE_ROUNDS: usize = 4;
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
 entry! {
-    /// Writes the words of consecutive groups, starting at group `first`. Their number is a multiple
-    /// of [`GROUP`].
+    /// Writes the words of consecutive groups, starting at group `first`. Their number is a
+    /// multiple of [`GROUP`].
     pub(crate) fn write_words(key: &[u32; 8], first: u64, words: &mut [u32]) = words_simd, words_reference
 }
 
@@ -34,8 +34,8 @@ entry! {
 ///
 /// # Safety
 ///
-/// As for [`Simd`](super::simd::Simd): the CPU must support the instruction set, and `store` accesses
-/// `LANES` words with any alignment.
+/// As for [`Simd`](super::simd::Simd): the CPU must support the instruction set, and `store`
+/// accesses `LANES` words with any alignment.
 unsafe trait WordLanes {
     type W: Copy;
     const LANES: usize;

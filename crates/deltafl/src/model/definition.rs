@@ -23,8 +23,8 @@ pub struct ModelDefinition {
 
 /// The values from which a [`ModelDefinition`] builds a model.
 ///
-/// Its methods return the sizes that the data determines, or an error that names the model if the data
-/// is of another kind.
+/// Its methods return the sizes that the data determines, or an error that names the model if the
+/// data is of another kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
     /// The name of the model.

@@ -1,14 +1,15 @@
 //! Softmax regression on random Fourier features: a convex model of a nonlinear boundary.
 //!
-//! A. Rahimi and B. Recht, "Random features for large-scale kernel machines", NIPS 2007. The D features
+//! A. Rahimi and B. Recht, "Random features for large-scale kernel machines", NIPS 2007. The D
+//! features
 //!
 //! ```text
 //! φ_j(x) = √(2/D) cos(ω_j·x + b_j),     ω_j ~ N(0, I/σ²),     b_j ~ U(0, 2π)
 //! ```
 //!
-//! approximate a Gaussian kernel: φ(x)·φ(y) ≈ exp(−‖x − y‖²/2σ²). Frequencies and phases are drawn once
-//! from a public seed and are the same on every device, so only the weights W of softmax(φ(x)W) are
-//! trained. The loss is convex in W.
+//! approximate a Gaussian kernel: φ(x)·φ(y) ≈ exp(−‖x − y‖²/2σ²). Frequencies and phases are drawn
+//! once from a public seed and are the same on every device, so only the weights W of
+//! softmax(φ(x)W) are trained. The loss is convex in W.
 
 use std::f64::consts::TAU;
 

@@ -7,8 +7,8 @@
 //! ∂f/∂z = p − 1[y],   ∂f/∂U = ∂f/∂z hᵀ,   ∂f/∂h = Uᵀ ∂f/∂z where h > 0,   ∂f/∂V = ∂f/∂h xᵀ
 //! ```
 //!
-//! The table builds it as a [stack](super::stack) with the same parameters. [`Perceptron`] computes it
-//! example by example without vectors, as the plain reference of both.
+//! The table builds it as a [stack](super::stack) with the same parameters. [`Perceptron`] computes
+//! it example by example without vectors, as the plain reference of both.
 
 use super::{Batch, Model, ModelDefinition, Score, Tensor};
 use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};

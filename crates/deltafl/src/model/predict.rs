@@ -1,8 +1,8 @@
 //! Predictions of any model, computed from its losses.
 //!
 //! The loss of an example with label c is −log p_c, so the losses for all labels give all
-//! probabilities. A regression reports |ŷ − y|, which gives ŷ up to its sign for y = 0, and the sign
-//! for y = |ŷ|.
+//! probabilities. A regression reports |ŷ − y|, which gives ŷ up to its sign for y = 0, and the
+//! sign for y = |ŷ|.
 
 use std::ops::Range;
 

@@ -12,8 +12,8 @@ use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues, RawTa
 
 /// A model of [`MODELS`] with values for its options. The data determines the remaining sizes.
 ///
-/// Its serialised form is a table such as `{"kind":"gru","hidden":128,"embedding":0}`, which contains
-/// every value except switches that are off and options that are unset.
+/// Its serialised form is a table such as `{"kind":"gru","hidden":128,"embedding":0}`, which
+/// contains every value except switches that are off and options that are unset.
 #[derive(Clone, Debug)]
 pub struct ModelSpec {
     definition: &'static ModelDefinition,
@@ -23,8 +23,8 @@ pub struct ModelSpec {
     layers: Vec<Layer>,
 }
 
-/// Two specs are equal if they build the same model: an option with its default value equals an option
-/// that is not given.
+/// Two specs are equal if they build the same model: an option with its default value equals an
+/// option that is not given.
 impl PartialEq for ModelSpec {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name() && self.options() == other.options() && self.layers == other.layers

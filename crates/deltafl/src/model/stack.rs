@@ -1,9 +1,9 @@
 //! Models as stacks of layers.
 //!
-//! A [`Stack`] is a plain description: the layers with the shapes that the data determines. The head is
-//! added by the task: a dense layer with an output per class, or with one output. [`StackNetwork`] trains
-//! it on the CPU. A stack that equals a model of the paper is built as that model, with its fused kernels
-//! and the same bits.
+//! A [`Stack`] is a plain description: the layers with the shapes that the data determines. The
+//! head is added by the task: a dense layer with an output per class, or with one output.
+//! [`StackNetwork`] trains it on the CPU. A stack that equals a model of the paper is built as that
+//! model, with its fused kernels and the same bits.
 //!
 //! ```
 //! use deltafl::data::{FederationBuilder, InputKind};
@@ -187,7 +187,8 @@ fn shaped(request: &ModelRequest<'_>, layers: &[Layer], head: HeadOptions) -> Re
     Ok(Stack { input, layers: shaped, task })
 }
 
-/// An error of the head is an error of the layer before it, because the file does not contain the head.
+/// An error of the head is an error of the layer before it, because the file does not contain the
+/// head.
 fn head_error(error: InvalidLayer, layers: &[Layer]) -> InvalidLayer {
     if error.path != [layers.len()] {
         return error;
@@ -256,7 +257,8 @@ fn first_of_images(layers: &[Layer], path: &mut Vec<usize>) -> Option<&'static s
     None
 }
 
-/// Returns the stack that a model of the table is on this data; `None` for a model that is no stack.
+/// Returns the stack that a model of the table is on this data; `None` for a model that is no
+/// stack.
 pub(super) fn of_request(request: &ModelRequest<'_>) -> Result<Option<Stack>, ModelMismatch> {
     if request.model == STACK.kind {
         return shaped(request, request.layers, HeadOptions::of_stack(request)?).map(Some);

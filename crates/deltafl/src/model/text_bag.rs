@@ -1,8 +1,8 @@
 //! A bag of embeddings: the mean of the trained vectors of the words of a text → full layer.
 //!
 //! Flat order, as in PyTorch: embedding `vocabulary × dim`, full layer `classes × dim`, its biases.
-//! Word 0 is padding. Its vector is zero, and it does not count towards the mean. With h the mean of
-//! the n vectors of a text and δ the residuals of its logits,
+//! Word 0 is padding. Its vector is zero, and it does not count towards the mean. With h the mean
+//! of the n vectors of a text and δ the residuals of its logits,
 //!
 //! ```text
 //! h = (1/n) Σ E[word],     z = hW + b,     ∂f/∂E[word] = (1/n) δWᵀ for each occurrence

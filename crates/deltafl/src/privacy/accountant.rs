@@ -1,8 +1,8 @@
 //! The cost of noisy sums: Rényi divergences and their conversion to (ε, δ).
 //!
-//! A device is protected: its answers are in the sums, or zeros are in their place. One noisy sum has
-//! the Rényi divergence RDP(α) = α·ρ at every order α, so that one number ρ describes it. The ρ of
-//! several sums add up. [`Rho::epsilon`] converts the total:
+//! A device is protected: its answers are in the sums, or zeros are in their place. One noisy sum
+//! has the Rényi divergence RDP(α) = α·ρ at every order α, so that one number ρ describes it. The ρ
+//! of several sums add up. [`Rho::epsilon`] converts the total:
 //!
 //! ```text
 //! ε(δ) = min over α of  α·ρ + ln(1 − 1/α) − ln(δ·α)/(α − 1)
@@ -198,8 +198,8 @@ impl Sensitivity {
         self.rho_of_total(f64::from(variance) * devices as f64, devices)
     }
 
-    /// Returns ρ of a sum to which `devices` devices add discrete Gaussians of this total variance. If a
-    /// device adds several of variance 16 or more, τ vanishes as for one.
+    /// Returns ρ of a sum to which `devices` devices add discrete Gaussians of this total variance.
+    /// If a device adds several of variance 16 or more, τ vanishes as for one.
     pub(super) fn rho_of_total(&self, total: f64, devices: u64) -> Rho {
         if total <= 0.0 || devices == 0 {
             return Rho::UNBOUNDED;

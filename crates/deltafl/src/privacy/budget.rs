@@ -1,11 +1,11 @@
 //! The budget of a run, divided among its noisy sums.
 //!
 //! A device takes part at most every b rounds, so that it answers in at most k = ⌈T/b⌉ of T rounds.
-//! The total ρ of the run is divided evenly among them. If all tracks train together, a device answers
-//! for each of them, and the ρ of a round is divided evenly among the tracks. Of the ρ of a track,
-//! the quantile of the losses receives the share [`BudgetShares::quantile`] if the track has one, and
-//! the update receives the rest. [`BudgetShares::evaluation`] of the total is divided among the
-//! evaluations of held-out examples.
+//! The total ρ of the run is divided evenly among them. If all tracks train together, a device
+//! answers for each of them, and the ρ of a round is divided evenly among the tracks. Of the ρ of a
+//! track, the quantile of the losses receives the share [`BudgetShares::quantile`] if the track has
+//! one, and the update receives the rest. [`BudgetShares::evaluation`] of the total is divided
+//! among the evaluations of held-out examples.
 
 use serde::{Deserialize, Serialize};
 
@@ -109,8 +109,8 @@ pub struct PrivacyPlan {
     pub evaluation: Rho,
     /// The share of a track's round that its quantile receives.
     pub quantile_share: f64,
-    /// Whether devices reveal the keys of the noise that a sum does not need, after its survivors are
-    /// known. It has no effect on a central mechanism.
+    /// Whether devices reveal the keys of the noise that a sum does not need, after its survivors
+    /// are known. It has no effect on a central mechanism.
     pub remove_excess: bool,
 }
 
@@ -130,7 +130,8 @@ impl PrivacyPlan {
         }
     }
 
-    /// Returns the ρ of a sum. `has_quantile` is whether the track of an update also has a quantile.
+    /// Returns the ρ of a sum. `has_quantile` is whether the track of an update also has a
+    /// quantile.
     pub fn rho(&self, ask: &Ask, has_quantile: bool) -> Rho {
         match ask {
             Ask::Quantile(_) => self.track_round * self.quantile_share,
@@ -190,9 +191,9 @@ impl PrivacyPlan {
         }
     }
 
-    /// Returns the divergences of one round for a reader of the models, who does not know the cohorts,
-    /// if each is a sample of the share `q` of all devices. Returns `None` if cohorts are not
-    /// independent samples, because devices wait between two rounds.
+    /// Returns the divergences of one round for a reader of the models, who does not know the
+    /// cohorts, if each is a sample of the share `q` of all devices. Returns `None` if cohorts are
+    /// not independent samples, because devices wait between two rounds.
     pub fn sampled_round(&self, q: f64, tracks: u64) -> Option<SampledRound> {
         (self.rounds_between <= 1).then(|| SampledRound::new(q, self.track_round * tracks))
     }

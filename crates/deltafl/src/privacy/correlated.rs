@@ -1,16 +1,17 @@
 //! The error of noise that is correlated over rounds, by calculation.
 //!
-//! The model after t rounds contains the sum of t noisy updates. Independent noise adds up. Correlated
-//! noise cancels in part: a round adds the noise C⁻¹z, where C is lower triangular with `bands` diagonals
-//! and z is independent (matrix factorisation; distributed: arXiv 2410.16161). The sums of updates are
-//! A·x with a lower triangle A of ones, and their noise is A·C⁻¹·z.
+//! The model after t rounds contains the sum of t noisy updates. Independent noise adds up.
+//! Correlated noise cancels in part: a round adds the noise C⁻¹z, where C is lower triangular with
+//! `bands` diagonals and z is independent (matrix factorisation; distributed: arXiv 2410.16161).
+//! The sums of updates are A·x with a lower triangle A of ones, and their noise is A·C⁻¹·z.
 //!
-//! If a device takes part at most every b ≥ `bands` rounds, the columns of C in which it answers have no
-//! row in common. Its influence on C·x is then that of one answer, times √k for k answers and times the
-//! norm of a column of C. The calculation uses the square root of A, cut off after `bands` diagonals:
-//! c_j = C(2j, j)/4^j.
+//! If a device takes part at most every b ≥ `bands` rounds, the columns of C in which it answers
+//! have no row in common. Its influence on C·x is then that of one answer, times √k for k answers
+//! and times the norm of a column of C. The calculation uses the square root of A, cut off after
+//! `bands` diagonals: c_j = C(2j, j)/4^j.
 
-/// The error of the sums of updates with correlated noise, relative to independent noise of the same ε.
+/// The error of the sums of updates with correlated noise, relative to independent noise of the
+/// same ε.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CorrelatedNoise {
     /// The number of diagonals of C with the smallest error.

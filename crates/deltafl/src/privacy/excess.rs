@@ -1,18 +1,19 @@
 //! Noise that is removed after the survivors of a sum are known.
 //!
-//! The noise of a sum must suffice for the smallest number of survivors. If more devices survive, the
-//! sum has more noise than it needs. With removal, the noise of a device has several independent parts
-//! with the variances v₀, v₁ − v₀, v₂ − v₁, …, up to the variance for the fewest survivors. If s devices
-//! survive and c of them may help the server, parts 0 to ℓ stay:
+//! The noise of a sum must suffice for the smallest number of survivors. If more devices survive,
+//! the sum has more noise than it needs. With removal, the noise of a device has several
+//! independent parts with the variances v₀, v₁ − v₀, v₂ − v₁, …, up to the variance for the fewest
+//! survivors. If s devices survive and c of them may help the server, parts 0 to ℓ stay:
 //!
 //! ```text
 //! v_ℓ·(s − c) ≥ variance·honest,      the smallest such ℓ
 //! ```
 //!
-//! Part i ≥ 1 is drawn from a key k_i, and k_{i+1} is a hash of k_i. After the devices have attested the
-//! survivors, each of them reveals k_{ℓ+1}, and the server subtracts the parts after ℓ. Part 0 is drawn
-//! from the private random numbers of the device, which it never reveals. The levels grow by about a
-//! sixteenth, so that the remaining variance is within 7 % of the smallest one that suffices.
+//! Part i ≥ 1 is drawn from a key k_i, and k_{i+1} is a hash of k_i. After the devices have
+//! attested the survivors, each of them reveals k_{ℓ+1}, and the server subtracts the parts after
+//! ℓ. Part 0 is drawn from the private random numbers of the device, which it never reveals. The
+//! levels grow by about a sixteenth, so that the remaining variance is within 7 % of the smallest
+//! one that suffices.
 //!
 //! The noise of a device that disappears before it reveals its key stays in the sum.
 
@@ -102,8 +103,8 @@ impl NoiseLevels {
         self.variance(part) - part.checked_sub(1).map_or(0, |below| self.variance(below))
     }
 
-    /// Returns the smallest total variance of the honest devices over all numbers of survivors, if at
-    /// least `honest` of them are honest and `colluding` are not.
+    /// Returns the smallest total variance of the honest devices over all numbers of survivors, if
+    /// at least `honest` of them are honest and `colluding` are not.
     pub(crate) fn guaranteed(&self, honest: u64, colluding: u64) -> u64 {
         let total = |level: u32, honest: u64| u64::from(self.variance(level)) * honest;
         let kept = self.kept(honest + colluding);
@@ -112,8 +113,8 @@ impl NoiseLevels {
     }
 }
 
-/// Returns the last part that stays in the sum of a question over this many devices. It is the same for
-/// all queries, because a device reveals one key.
+/// Returns the last part that stays in the sum of a question over this many devices. It is the same
+/// for all queries, because a device reveals one key.
 pub(crate) fn last_kept<P>(queries: &[Query<P>], survivors: u64) -> u32 {
     let noises = queries.iter().filter_map(|query| query.noise.as_ref());
     noises.map(|noise| NoiseLevels::new(noise).kept(survivors)).max().unwrap_or(0)

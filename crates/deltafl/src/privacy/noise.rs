@@ -1,8 +1,8 @@
 //! The noise of a query: its parameters, its cost and its place in an answer.
 //!
-//! A device answers a noisy query in three steps. It computes integers whose norm is bounded, it adds
-//! a discrete Gaussian to every entry, and it sends the result inside a sum. A device that does not
-//! contribute, for example because it is not in the tail, sends noise around zero.
+//! A device answers a noisy query in three steps. It computes integers whose norm is bounded, it
+//! adds a discrete Gaussian to every entry, and it sends the result inside a sum. A device that
+//! does not contribute, for example because it is not in the tail, sends noise around zero.
 //!
 //! All entries of a noisy sum fit into 32 bits with a sign, so that secure aggregation sums them in
 //! Z_2³².
@@ -26,8 +26,8 @@ const DEVIATIONS: f64 = 12.0;
 /// The noise of a query. It is part of the bytes that devices sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noise {
-    /// σ² of the noise that each device adds to each entry, in units; 0 if the server adds the noise.
-    /// With `excess`, this is the sum of all parts.
+    /// σ² of the noise that each device adds to each entry, in units; 0 if the server adds the
+    /// noise. With `excess`, this is the sum of all parts.
     pub variance: u32,
     /// The units of one device in a count, or of the longest update. A multiple of 8.
     pub units: u32,
@@ -109,7 +109,8 @@ impl Noise {
         Ok(Self { variance: needed(units).ceil() as u32, ..with(units) })
     }
 
-    /// Returns `true` if the values are in range and a sum over `members` devices fits into 32 bits.
+    /// Returns `true` if the values are in range and a sum over `members` devices fits into 32
+    /// bits.
     pub fn fits(&self, ask: &Ask, params: usize, members: u32) -> bool {
         let in_range = self.variance <= MAX_VARIANCE
             && (8..=MAX_UNITS).contains(&self.units)
@@ -150,15 +151,15 @@ impl Noise {
         }
     }
 
-    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding` others
-    /// may subtract theirs. It is unbounded for queries to which noise does not apply.
+    /// Returns the cost of the sum if at least `honest` devices add their noise and `colluding`
+    /// others may subtract theirs. It is unbounded for queries to which noise does not apply.
     pub fn rho(&self, ask: &Ask, params: usize, honest: u64, colluding: u64) -> Rho {
         let total = NoiseLevels::new(self).guaranteed(honest, colluding);
         self.rho_of_total(ask, params, total, honest)
     }
 
-    /// Returns the cost of the sum over `survivors` devices, of which `colluding` may subtract their
-    /// noise. Excess noise is removed.
+    /// Returns the cost of the sum over `survivors` devices, of which `colluding` may subtract
+    /// their noise. Excess noise is removed.
     pub(super) fn rho_after(&self, ask: &Ask, params: usize, survivors: u64, colluding: u64) -> Rho {
         let honest = survivors.saturating_sub(colluding);
         self.rho_of_total(ask, params, u64::from(self.kept_variance(survivors)) * honest, honest)
@@ -178,8 +179,8 @@ impl Noise {
         levels.variance(levels.kept(survivors))
     }
 
-    /// Adds the noise of one device to its answer, without the parts that can be removed. A device with
-    /// variance 0 adds none.
+    /// Adds the noise of one device to its answer, without the parts that can be removed. A device
+    /// with variance 0 adds none.
     pub(crate) fn add_to(&self, answer: &mut [u64], stream: &mut Stream) {
         if let Ok(noise) = DiscreteGaussian::new(NoiseLevels::new(self).variance(0)) {
             add_samples(&noise, answer, stream);

@@ -10,9 +10,9 @@ use crate::superquantile::{Conformity, DeviceLoss};
 /// The number of simulated searches.
 const SEARCHES: u64 = 100;
 
-/// Returns the root mean square of the error of the kept mass: a noisy search for the (1−θ)-quantile
-/// keeps θ of the devices plus or minus this share, if `members` devices answer. The losses are
-/// log-normal.
+/// Returns the root mean square of the error of the kept mass: a noisy search for the
+/// (1−θ)-quantile keeps θ of the devices plus or minus this share, if `members` devices answer. The
+/// losses are log-normal.
 ///
 /// # Errors
 ///

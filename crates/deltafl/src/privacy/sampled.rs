@@ -1,17 +1,18 @@
 //! Amplification by sampling: the cost for adversaries who do not know the cohorts.
 //!
 //! A reader of the models does not know in which rounds a device took part. If every cohort is a
-//! uniform sample of m of N devices without replacement, a round costs less than a round in which the
-//! device certainly takes part (Wang, Balle, Kasiviswanathan 2019, Theorem 27). The theorem compares a
-//! device with any other device instead of zeros, so that the sensitivity is doubled and ρ is four
-//! times that of the round. A server that draws the cohort knows it, and nothing is amplified.
+//! uniform sample of m of N devices without replacement, a round costs less than a round in which
+//! the device certainly takes part (Wang, Balle, Kasiviswanathan 2019, Theorem 27). The theorem
+//! compares a device with any other device instead of zeros, so that the sensitivity is doubled and
+//! ρ is four times that of the round. A server that draws the cohort knows it, and nothing is
+//! amplified.
 //!
 //! ```text
 //! (α−1)·RDP(α) = ln(1 + Σ_{j=2}^α (α over j)·q^j·min(4·√(B(2⌊j/2⌋)·B(2⌈j/2⌉)), 2·exp((j−1)·jρ)))
 //! ```
 //!
-//! B(l) = E[(e^{μx − μ²/2} − 1)^l] for a standard normal x and μ² = 2ρ. For even l the integrand is not
-//! negative, and the trapezoidal rule has no cancellation.
+//! B(l) = E[(e^{μx − μ²/2} − 1)^l] for a standard normal x and μ² = 2ρ. For even l the integrand is
+//! not negative, and the trapezoidal rule has no cancellation.
 
 use std::f64::consts::{LN_2, TAU};
 
@@ -27,8 +28,8 @@ const MOST: usize = 256;
 const LARGE_RHO: f64 = 2.0;
 
 impl SampledRound {
-    /// Returns the divergences of a round of cost `rho` whose cohort is the share `q` of all devices,
-    /// drawn without replacement.
+    /// Returns the divergences of a round of cost `rho` whose cohort is the share `q` of all
+    /// devices, drawn without replacement.
     pub fn new(q: f64, rho: Rho) -> Self {
         Self::from_replaced(q, rho * 4.0)
     }
@@ -128,8 +129,8 @@ fn log_add(a: f64, b: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// ε of `dp-accounting` on a grid: rows of noise multiplier, cohort, devices, rounds, δ and ε. A
-    /// cohort of all devices has no amplification. `accountant_grid.py` writes the table.
+    /// ε of `dp-accounting` on a grid: rows of noise multiplier, cohort, devices, rounds, δ and ε.
+    /// A cohort of all devices has no amplification. `accountant_grid.py` writes the table.
     const GRID: &str = include_str!("accountant_grid.csv");
 
     #[test]

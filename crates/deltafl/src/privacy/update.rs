@@ -7,12 +7,12 @@
 //! answer: [ z …, ω_k·K/8, ω_k·K/8 if the update was not shortened ] + noise
 //! ```
 //!
-//! D is a multiple of 1,024, or a power of two for fewer params. H is block diagonal: its blocks are
-//! normalised Hadamard matrices with the sizes of the ones in the binary expansion of D, largest first.
-//! The rotation has public signs. It spreads an update over all entries, so that rounding costs each
-//! update about the same. The bound on ‖z‖ is that of the paper at β = e^−½, and a device checks it on
-//! the integers. The last two entries are the weight of the tail and the part of it that the clipping
-//! bound left unchanged.
+//! D is a multiple of 1,024, or a power of two for fewer params. H is block diagonal: its blocks
+//! are normalised Hadamard matrices with the sizes of the ones in the binary expansion of D,
+//! largest first. The rotation has public signs. It spreads an update over all entries, so that
+//! rounding costs each update about the same. The bound on ‖z‖ is that of the paper at β = e^−½,
+//! and a device checks it on the integers. The last two entries are the weight of the tail and the
+//! part of it that the clipping bound left unchanged.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,7 +24,8 @@ use crate::params::UpdateSum;
 use crate::stream::{BulkWords, Stream};
 use crate::terms::Clip;
 
-/// The entries after the update: the weight of the tail, and of its updates that were not shortened.
+/// The entries after the update: the weight of the tail, and of its updates that were not
+/// shortened.
 const FOOTER: usize = 2;
 /// K is this many times the unit of a weight.
 const WEIGHT_SHARE: u32 = 8;
@@ -341,8 +342,8 @@ mod tests {
         }
     }
 
-    /// Twelve of sixteen devices survive, and two of these are outside the tail. Returns the decoded sum
-    /// of ten updates of a ConvNet with noise, and the exact one.
+    /// Twelve of sixteen devices survive, and two of these are outside the tail. Returns the
+    /// decoded sum of ten updates of a ConvNet with noise, and the exact one.
     fn noisy_sum(noise: &Noise) -> (DecodedUpdate, Vec<f64>) {
         let (params, clip) = (115_646, noise.clip.unwrap());
         let (zero, mut sum) = (vec![0.0; params], vec![0; answer_len(params)]);

@@ -186,7 +186,8 @@ fn questions_that_no_honest_server_asks_are_refused() {
     }
     let noisy = |place: usize, noise: Noise| refused(&|q| q.queries[place].noise = Some(noise));
     let clip = Clip::try_from(1.0).ok();
-    // A histogram and a mean step have no noise, an update needs a clipping bound, and a count has none.
+    // A histogram and a mean step have no noise, an update needs a clipping bound, and a count has
+    // none.
     assert_eq!([0, 1, 2].map(|place| noisy(place, noise())), ["noise"; 3]);
     assert_eq!(noisy(6, Noise { clip, ..noise() }), "noise");
     assert_eq!(noisy(6, Noise { variance: u32::MAX, ..noise() }), "noise");

@@ -15,7 +15,8 @@ const NAMES: [&str; 2] = ["loss.mean", "loss.excess"];
 pub struct LossMean {
     /// F̄ = Σ α_k F_k / Σ α_k.
     pub mean: f64,
-    /// Σ α_k (F_k − c)₊ / Σ α_k, where c is the mean of the round before, or 0 if it is not reported.
+    /// Σ α_k (F_k − c)₊ / Σ α_k, where c is the mean of the round before, or 0 if it is not
+    /// reported.
     pub excess: f64,
 }
 

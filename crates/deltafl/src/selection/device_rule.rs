@@ -1,8 +1,8 @@
 //! Weights that the caller's program computes for simulated devices.
 //!
 //! A device of a deployment looks up a weighting by its name and cannot know the function of a
-//! program. A simulation computes its devices in this process, so that it can call the function with
-//! the facts that only the device knows. The server still receives sums only.
+//! program. A simulation computes its devices in this process, so that it can call the function
+//! with the facts that only the device knows. The server still receives sums only.
 
 use std::fmt;
 

@@ -27,7 +27,8 @@ pub struct WeightingKind {
     pub share: fn(&[f64], &DeviceFacts) -> f64,
     /// The largest share.
     pub most: f64,
-    /// The names of the numbers that the sum contains in addition to the update, each multiplied by α_k.
+    /// The names of the numbers that the sum contains in addition to the update, each multiplied by
+    /// α_k.
     pub reports: &'static [&'static str],
     /// Writes the reported numbers of a device, as many as `reports` has names.
     pub report: fn(&[f64], &UpdateFacts, &mut [f64]),

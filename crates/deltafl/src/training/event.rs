@@ -29,8 +29,8 @@ pub enum Event<'a> {
         records: &'a [RoundRecord],
     },
     /// Every device was evaluated: before the first round, every
-    /// [`evaluate_every`](Plan::evaluate_every) rounds and after the last one. Not sent by exchanges
-    /// whose devices keep their metrics private.
+    /// [`evaluate_every`](Plan::evaluate_every) rounds and after the last one. Not sent by
+    /// exchanges whose devices keep their metrics private.
     Evaluated {
         /// Number of rounds finished.
         round: u64,
@@ -56,7 +56,7 @@ pub type TrainingObserver<'o> = dyn for<'e> Observer<Event<'e>> + 'o;
 
 /// Receives events.
 ///
-/// The round loop sends an [`Event`]. Layers above have events of their own and use the same trait:
+/// The round loop sends an [`Event`]. Layers above have other events and use the same trait:
 /// `RunEvent` and `SweepEvent` in `deltafl-run`, `ServerEvent` in `deltafl-server`. Every closure
 /// with the signature of [`handle`](Self::handle) is an observer. [`Records`](super::Records)
 /// stores the events of the round loop in memory.
@@ -105,7 +105,8 @@ impl<O> SharedObserver<O> {
         Self { observer: Mutex::new(observer), stop: AtomicBool::new(false) }
     }
 
-    /// Sends an event. Returns whether the observer has stopped the run, by this or an earlier event.
+    /// Sends an event. Returns whether the observer has stopped the run, by this or an earlier
+    /// event.
     ///
     /// # Errors
     ///

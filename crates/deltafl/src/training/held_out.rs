@@ -33,7 +33,8 @@ pub(super) struct HeldOutQueries {
 }
 
 impl HeldOutQueries {
-    /// Creates the queries for the params of some tracks. There are none unless the round evaluates.
+    /// Creates the queries for the params of some tracks. There are none unless the round
+    /// evaluates.
     pub(super) fn new(
         plan: &Plan,
         tracks: &[TrackState],
@@ -117,8 +118,8 @@ impl HeldOutQueries {
         Ok(())
     }
 
-    /// Returns the evaluation of a track after `version` rounds and its traffic. Tracks with the same
-    /// params share a sum; its traffic is counted for the first of them.
+    /// Returns the evaluation of a track after `version` rounds and its traffic. Tracks with the
+    /// same params share a sum; its traffic is counted for the first of them.
     pub(super) fn evaluation(
         &self,
         version: u64,
@@ -135,8 +136,8 @@ impl HeldOutQueries {
     }
 }
 
-/// Evaluates the final params of some tracks with the cohort of their last round. If the aggregation
-/// fails, they are not evaluated, because the round is already complete.
+/// Evaluates the final params of some tracks with the cohort of their last round. If the
+/// aggregation fails, they are not evaluated, because the round is already complete.
 pub(super) fn after_the_last(
     exchange: &mut dyn Exchange,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! The file form of [`Local`]: `epochs` or `steps` in place of [`Work`].
+//! The file form of [`Local`]: `epochs` or `steps` instead of [`Work`].
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -79,7 +79,8 @@ impl<'de> Visitor<'de> for LocalVisitor {
     }
 }
 
-/// Reads epochs or steps. It rejects the second of the two, so that the error has the place of its value.
+/// Reads epochs or steps. It rejects the second of the two, so that the error has the place of its
+/// value.
 struct WorkSeed {
     given: Option<Work>,
     new: fn(u32) -> Work,

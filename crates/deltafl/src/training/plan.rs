@@ -136,8 +136,8 @@ impl Plan {
         State { seed, round: 0, tensors: tensors.into(), tracks }
     }
 
-    /// Whether devices are evaluated at the params of round t: those of the tracks that train in it.
-    /// All rounds of a cycle are evaluated if one of them is.
+    /// Whether devices are evaluated at the params of round t: those of the tracks that train in
+    /// it. All rounds of a cycle are evaluated if one of them is.
     pub(super) fn evaluates(&self, round: u64) -> bool {
         self.terms.cycle(round).any(|round| round.is_multiple_of(self.evaluate_every))
     }
@@ -167,8 +167,8 @@ impl Plan {
         self.terms
     }
 
-    /// The task of devices that keep their metrics private. Their cohorts are asked for histograms of
-    /// the metrics over held-out examples, as often as the run evaluates. `None` asks no device.
+    /// The task of devices that keep their metrics private. Their cohorts are asked for histograms
+    /// of the metrics over held-out examples, as often as the run evaluates. `None` asks no device.
     pub fn held_out(&self) -> Option<Task> {
         self.held_out
     }
@@ -369,7 +369,7 @@ pub enum InvalidPlan {
     /// A number is zero.
     #[error("the number of {what} must be at least 1")]
     Zero {
-        /// What is counted.
+        /// The counted things.
         what: &'static str,
     },
     /// A number is not positive and finite.
@@ -388,7 +388,8 @@ pub enum InvalidPlan {
         /// The reason.
         reason: &'static str,
     },
-    /// A track sends vectors beside w, to which the clipping bound of the plan does not apply.
+    /// A track sends vectors in addition to w, to which the clipping bound of the plan does not
+    /// apply.
     #[error("updates are clipped, but {track} sends vectors that the clipping bound does not apply to")]
     Clipped {
         /// The name of the track.

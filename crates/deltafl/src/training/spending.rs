@@ -49,8 +49,8 @@ impl Spending {
         self.by_track[track] += rho;
     }
 
-    /// Ends a round. Stores its cost in the state and returns ε so far against the server and against
-    /// readers of the models.
+    /// Ends a round. Stores its cost in the state and returns ε so far against the server and
+    /// against readers of the models.
     pub(super) fn end_round(
         &mut self,
         plan: &Plan,
@@ -105,7 +105,8 @@ pub(super) fn set_clip(track: &mut TrackState, clip: Clip) {
     track.memory.set_number(CLIP, clip.get());
 }
 
-/// Returns the noise of a query, with which its sum is decoded. Sets the noise that the query names.
+/// Returns the noise of a query, with which its sum is decoded. Sets the noise that the query
+/// names.
 pub(super) fn set_noise(
     plan: &Plan,
     round: &Round<'_>,

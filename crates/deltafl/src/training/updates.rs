@@ -13,7 +13,7 @@ use crate::question::{Ask, Query};
 use crate::selection::PROXIMAL;
 use crate::stream::{Purpose, Stream};
 
-/// Returns what a simulation adds to the update of a track.
+/// Returns the part of a track's update that only a simulation has.
 pub(super) fn simulated_update(
     plan: &Plan,
     state: &State,

@@ -21,8 +21,8 @@ fn variance(values: &[f64]) -> f64 {
 /// The mean accuracy at which values of q are compared.
 const ACCURACY: f64 = 0.65;
 
-/// The accuracies and the losses of the devices of synthetic(1, 1), per track, when their mean accuracy
-/// first reaches [`ACCURACY`].
+/// The accuracies and the losses of the devices of synthetic(1, 1), per track, when their mean
+/// accuracy first reaches [`ACCURACY`].
 fn at_equal_accuracy(tracks: Vec<Track>, seed: u64) -> Vec<[Vec<f64>; 2]> {
     let (examples, train) = (ExamplesPerDevice::new(20, 40, 80).unwrap(), Fraction::new(1.0).unwrap());
     let federation = SyntheticLogistic { seed, examples, train, ..Default::default() }.build();
@@ -99,7 +99,8 @@ fn worst_group(w: f64) -> f64 {
     of_group("a").max(of_group("b"))
 }
 
-/// The minimum over w of a largest loss, by ternary search: the largest of convex functions is convex.
+/// The minimum over w of a largest loss, by ternary search: the largest of convex functions is
+/// convex.
 fn minimax(worst: fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (-10.0, 10.0);
     for _ in 0..200 {

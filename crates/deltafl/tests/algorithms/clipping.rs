@@ -1,4 +1,5 @@
-//! Updates that are clipped: what it does to a run, and that it is done alike wherever devices compute.
+//! Updates that are clipped: what it does to a run, and that it is done alike wherever devices
+//! compute.
 
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::exchange::Simulation;

@@ -1,8 +1,8 @@
 //! AFL compared with the optimum of min_w max_k F_k(w), which a linear program finds.
 //!
-//! Each F_k is convex, so it is the largest of its tangents, and the problem is a linear program with
-//! a row t ≥ F_k(v) + ∇F_k(v)·(w − v) for every point v and device k. The simplex method solves its
-//! dual, a mixture of tangents, and generates the columns that it needs.
+//! Each F_k is convex, so it is the largest of its tangents, and the problem is a linear program
+//! with a row t ≥ F_k(v) + ∇F_k(v)·(w − v) for every point v and device k. The simplex method
+//! solves its dual, a mixture of tangents, and generates the columns that it needs.
 
 use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, TargetKind};
 use deltafl::stream::{Purpose, Stream};

@@ -1,4 +1,5 @@
-//! Every algorithm against `reference.py`, a plain numpy program, over the same cohorts and batches.
+//! Every algorithm against `reference.py`, a plain numpy program, over the same cohorts and
+//! batches.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -120,7 +121,8 @@ fn reference(problem: &Value) -> Option<Vec<Vec<f64>>> {
 #[test]
 fn every_rule_agrees_with_a_plain_numpy_program() {
     let federation = grouped(devices());
-    // All losses are equal at w₀ = 0, so the histogram of GIFAIR in sums is known in the fourth round.
+    // All losses are equal at w₀ = 0, so the histogram of GIFAIR in sums is known in the fourth
+    // round.
     let tracks = TRACKS.iter().map(|(kind, given)| track(kind, given)).collect();
     let plan = small_plan(tracks).into_builder().rounds(4).build().unwrap();
     let mut problem = problem(&plan, &federation);

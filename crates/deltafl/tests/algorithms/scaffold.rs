@@ -1,4 +1,5 @@
-//! SCAFFOLD against a plain reference in `f64`, written after option II of the paper (Karimireddy et al., 2020, Algorithm 1).
+//! SCAFFOLD against a plain reference in `f64`, written after option II of the paper (Karimireddy
+//! et al., 2020, Algorithm 1).
 
 use deltafl::data::{BatchBuffer, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
@@ -99,8 +100,8 @@ fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64
 fn scaffold_plan(global_rate: f64) -> Plan {
     let tracks = vec![track("scaffold", &[("global_rate", global_rate)])];
     let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
-    // Images are mostly white: at the rate of the other tests steps overshoot, and each would magnify
-    // the rounding.
+    // Images are mostly white: at the rate of the other tests steps overshoot, and each would
+    // magnify the rounding.
     plan(tracks).into_builder().rounds(6).terms(terms).learning_rate(1e-3).build().unwrap()
 }
 

@@ -1,9 +1,9 @@
 //! Audits: the empirical lower bound on ε stays below the accountant's.
 //!
-//! A canary is a device with a unique update or loss. The whole pipeline runs many times with it and
-//! without it. A test that guesses from the result whether the canary took part has error rates that
-//! bound ε from below: e^ε ≥ (P(guess in | in) − δ)/P(guess in | out). The rates are replaced by the ends
-//! of their 95 % Clopper–Pearson intervals.
+//! A canary is a device with a unique update or loss. The whole pipeline runs many times with it
+//! and without it. A test that guesses from the result whether the canary took part has error rates
+//! that bound ε from below: e^ε ≥ (P(guess in | in) − δ)/P(guess in | out). The rates are replaced
+//! by the ends of their 95 % Clopper–Pearson intervals.
 
 use deltafl::params::Params;
 use deltafl::privacy::{ClipRule, Delta, Mechanism, PrivacyPlan, Rho};
@@ -108,8 +108,8 @@ fn runs(
     (0..count).map(one).collect()
 }
 
-/// Returns the lower bound on ε from an update canary in this many tracks. The guess is "in" above the
-/// point at the share `cut` of the way from the result without the canary to that with it.
+/// Returns the lower bound on ε from an update canary in this many tracks. The guess is "in" above
+/// the point at the share `cut` of the way from the result without the canary to that with it.
 fn audited_updates(multiplier: f64, tracks: usize, count: u32, cut: f64) -> f64 {
     let (with, without) = (devices(true), devices(false));
     let fed_avg = || Track::fed_avg();

@@ -70,7 +70,8 @@ fn removed_excess_noise_leaves_the_budget_and_the_same_bits_on_threads_and_under
         let mut masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(drop_out);
         assert_eq!(run_on(&mut masked, &plan, &trainer).checkpoint, one.checkpoint, "{schedule:?}");
         if schedule == TrackSchedule::InTurn {
-            // Six devices answer and the noise is calibrated to four. Without removal, ε would be lower.
+            // Six devices answer and the noise is calibrated to four. Without removal, ε would be
+            // lower.
             let spent = one.rounds[4].privacy.unwrap().epsilon_server.unwrap();
             assert!(spent <= guaranteed && spent > 0.93 * guaranteed, "{spent} {guaranteed}");
         }
@@ -89,8 +90,8 @@ fn little_noise_and_a_wide_bound_train_like_exact_sums() {
         let plan = plan.into_builder().rounds(3).learning_rate(0.005).build().unwrap();
         run(&federation, &plan, 2).checkpoint.unwrap().tracks
     };
-    // FedAvg differs by the remaining noise, 0.34 % over all entries. A track with a quantile also differs
-    // by η, which decides about the devices at the edge of the tail.
+    // FedAvg differs by the remaining noise, 0.34 % over all entries. A track with a quantile also
+    // differs by η, which decides about the devices at the edge of the tail.
     let tolerances = [0.01, 0.03, 0.03];
     for ((noisy, exact), most) in params(noisy).into_iter().zip(params(exact)).zip(tolerances) {
         let pairs = || noisy.params.as_slice().iter().zip(exact.params.as_slice());

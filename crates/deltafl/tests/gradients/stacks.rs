@@ -1,5 +1,5 @@
-//! Stacks of layers: gradients of every layer and of random stacks against central differences, and stacks
-//! that equal a model of the paper against that model, to the bit.
+//! Stacks of layers: gradients of every layer and of random stacks against central differences, and
+//! stacks that equal a model of the paper against that model, to the bit.
 
 use deltafl::data::{
     BatchBuffer, DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, WordVectors,
@@ -132,7 +132,8 @@ fn random_stack(stream: &mut Stream, federation: &Federation) -> ModelSpec {
             _ => Vec::new(),
         };
         for _ in 0..1 + stream.below(5) {
-            // A stack without its last layers may lack a flatten, so shapes are read from a longer one.
+            // A stack without its last layers may lack a flatten, so shapes are read from a longer
+            // one.
             let ending = |layers: &[Layer]| [layers, &[Layer::Flatten]].concat();
             let known = STACK.spec().with_layers(ending(&layers)).stack(federation);
             let shape = match known {

@@ -1,4 +1,5 @@
-//! Every model of the table, with default and example options, against central differences of its loss.
+//! Every model of the table, with default and example options, against central differences of its
+//! loss.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +30,8 @@ pub(crate) fn single<'a>(
     builder.build()
 }
 
-/// A federation of each kind of inputs and targets. Values are counts, which every regression accepts.
+/// A federation of each kind of inputs and targets. Values are counts, which every regression
+/// accepts.
 fn federations() -> Vec<Federation> {
     let labels = |classes: u32| (0..EXAMPLES as u32).map(|i| i % classes).collect::<Vec<_>>();
     let dense = |classes: usize| {

@@ -123,7 +123,8 @@ fn proposition_4_b_the_subdifferential_of_algorithm_1_comes_to_zero() {
             let w = settings.run(&bowls, vec![3.0; 4]).unwrap().w;
             let losses = bowls.device_losses(&w);
             let minimisers = settings.nu.minimisers(settings.theta, &losses).unwrap();
-            // ∂F_θ,ν(w) is the hull of ∇_w F̄(w, η) over the minimisers η; its distance to 0 is at most that of any.
+            // ∂F_θ,ν(w) is the hull of ∇_w F̄(w, η) over the minimisers η; its distance to 0 is at
+            // most that of any.
             let kept = level * bowls.weights.iter().sum::<f64>();
             let at = |eta: f64| {
                 let shares: Vec<f64> =
@@ -166,7 +167,8 @@ fn proposition_4_d_algorithm_1_itself_ends_within_delta_of_the_minimum() {
     }
 }
 
-/// Bowls seen through examples ξ = c_k ± 1/2 in each coordinate: f(w; ξ) = a_k ‖w − ξ‖² + b_k − d a_k/4.
+/// Bowls seen through examples ξ = c_k ± 1/2 in each coordinate: f(w; ξ) = a_k ‖w − ξ‖² + b_k − d
+/// a_k/4.
 impl StochasticProblem for Bowls {
     fn weights(&self) -> &[f64] {
         &self.weights

@@ -1,7 +1,8 @@
-//! Algorithm 2 compared with Algorithm 1 on a convex federation of Lipschitz losses, and the rates of both.
+//! Algorithm 2 compared with Algorithm 1 on a convex federation of Lipschitz losses, and the rates
+//! of both.
 //!
-//! The settings were chosen on other federations than those of [`FRESH`], on which the claims are tested.
-//! `UPDATE_DOCS=1` writes the numbers of the figures to docs/src/measurements/results.
+//! The settings were chosen on other federations than those of [`FRESH`], on which the claims are
+//! tested. `UPDATE_DOCS=1` writes the numbers of the figures to docs/src/measurements/results.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -257,7 +258,8 @@ fn fresh_federations(loss: Loss) -> Vec<(Points, f64)> {
     FRESH.map(federation).collect()
 }
 
-/// The gap of Algorithm 2 to Algorithm 1 on each federation, averaged over some rounds and the seeds.
+/// The gap of Algorithm 2 to Algorithm 1 on each federation, averaged over some rounds and the
+/// seeds.
 fn gaps(federations: &[(Points, f64)], plan: &Federated, stops: &[u64]) -> Vec<f64> {
     let of_federation = |(points, least): &(Points, f64)| {
         let values: Vec<f64> = SEEDS.flat_map(|seed| points.algorithm_2(plan, stops, seed)).collect();
@@ -285,8 +287,8 @@ fn the_gap_of_algorithm_2_to_algorithm_1_grows_with_small_cohorts_and_local_step
     let gap = |cohort, epochs| &rows.iter().find(|row| (row.0, row.1) == (cohort, epochs)).unwrap().2;
     // Algorithm 1 is within ν/(2θ) = 0.001 of the minimum, so no gap is lower than that.
     assert!(rows.iter().all(|row| row.2.iter().all(|&gap| gap > -1e-3)), "{rows:?}");
-    // With all devices and one step, Algorithm 2 is the subgradient method. Gradients have a norm of at
-    // most 1, so a constant rate γ ends within γ/2 of the minimum.
+    // With all devices and one step, Algorithm 2 is the subgradient method. Gradients have a norm
+    // of at most 1, so a constant rate γ ends within γ/2 of the minimum.
     assert!(gap(DEVICES, 1).iter().all(|&gap| gap < rate / 2.0), "{rows:?}");
     for (larger, smaller) in [((3, 16), (10, 16)), ((10, 16), (DEVICES, 16))] {
         assert!(exceeds(gap(larger.0, larger.1), gap(smaller.0, smaller.1)), "cohorts: {rows:?}");
@@ -407,8 +409,8 @@ fn gradients_of_losses_that_are_not_convex_vanish_about_as_fast_as_one_over_root
     }
     let lines = means.iter().map(|(steps, square)| format!("{steps},{square:.6}"));
     document("algorithm-1-rate", "steps,mean_squared_gradient_norm", lines);
-    // Both terms of the bound fall like T^−1/2 once the iterates have reached a basin. Shorter runs have
-    // not.
+    // Both terms of the bound fall like T^−1/2 once the iterates have reached a basin. Shorter runs
+    // have not.
     let slope = log_slope(&means[4..]);
     assert!((-0.6..-0.4).contains(&slope), "slope {slope}: {means:?}");
 }

@@ -112,7 +112,8 @@ fn majorisation_minimisation_needs_at_most_40_sums_at_the_median() {
 
 #[test]
 fn majorisation_minimisation_asks_for_the_weighted_mean_of_the_paper() {
-    // τ = 1 − θ, β_k = α_k/|x_k − μ|, μ' = (Σ β_k x_k + (2τ−1) Σ α_k) / Σ β_k, for losses away from μ.
+    // τ = 1 − θ, β_k = α_k/|x_k − μ|, μ' = (Σ β_k x_k + (2τ−1) Σ α_k) / Σ β_k, for losses away from
+    // μ.
     let cohort = [device(1.0, 30.0), device(2.5, 10.0), device(7.0, 20.0), device(7.5, 40.0)];
     let tau = 0.7;
     let mut search = Search::new(PrivateQuantile::Mm, theta(1.0 - tau), None, &LossRange::default());

@@ -82,7 +82,8 @@ fn minimisers_over_eta_agree_with_brute_force() {
     let mut rng = rng(15);
     let mut flat = 0;
     for _ in 0..5000 {
-        // Eighths, powers of two and a total weight of 16 or 32: every h' is exact, and so are its zeros.
+        // Eighths, powers of two and a total weight of 16 or 32: every h' is exact, and so are its
+        // zeros.
         let total = [16, 32][rng.random_range(0..2_usize)];
         let mut left = total;
         let mut losses = Vec::new();
@@ -239,7 +240,8 @@ fn lemma_on_the_subdifferential_every_minimiser_eta_has_the_same_gradient() {
     let mut rng = rng(18);
     let mut intervals = 0;
     for _ in 0..2000 {
-        // Few devices with whole weights, so that a sum of them often is θ of all and η is free in an interval.
+        // Few devices with whole weights, so that a sum of them often is θ of all and η is free in
+        // an interval.
         let losses: Vec<DeviceLoss> = (0..4)
             .map(|_| device(rng.random_range(0.0..4.0), f64::from(rng.random_range(1..3_u32))))
             .collect();

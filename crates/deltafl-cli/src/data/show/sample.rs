@@ -59,7 +59,8 @@ fn value_range(examples: &Examples<'_>) -> String {
     format!("numbers to predict from {low} to {high}")
 }
 
-/// Returns the words or characters of an example. Words without a spelling are shown by their number.
+/// Returns the words or characters of an example. Words without a spelling are shown by their
+/// number.
 fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String {
     let mut buffer = BatchBuffer::default();
     let ids = buffer.gather(examples, i..i + 1).inputs.tokens().to_vec();

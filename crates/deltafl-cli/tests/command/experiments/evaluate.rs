@@ -84,8 +84,8 @@ fn later_data_is_matched_by_the_names_of_classes_and_columns() {
     assert!(told.contains("test examples taken for another") && told.contains("well"), "{told}");
     let said = workdir.refusal("evaluate m --data renamed");
     assert!(said.contains("class \"zombie\" is not in the contract: [\"ill\", \"well\"]"), "{said}");
-    // The order of columns does not matter, an unseen category has a place, a class may be absent, and
-    // the data of the run is not needed.
+    // The order of columns does not matter, an unseen category has a place, a class may be absent,
+    // and the data of the run is not needed.
     fs::remove_dir_all(workdir.path("mine")).unwrap();
     let figures = |words: &str| workdir.printed(words).split_once('\n').unwrap().1.to_owned();
     assert_eq!(figures("evaluate m --data turned"), figures("evaluate m --data others"));

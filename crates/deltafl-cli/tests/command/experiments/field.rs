@@ -11,8 +11,8 @@ const FIELD: &str = "field synthetic(1,1) --algorithms fedavg,delta-fl:theta=0.5
      --set rounds=6 --set cohort=4 --set evaluate_every=3 --set data.source.devices=20 \
      --set data.source.examples={min=10,median=15,max=30}";
 
-/// Returns the mean and the 90th percentile of the error over the test devices in the final runs of a
-/// method, recomputed from their summaries.
+/// Returns the mean and the 90th percentile of the error over the test devices in the final runs of
+/// a method, recomputed from their summaries.
 fn recomputed(workdir: &Workdir, method: &str) -> [f64; 2] {
     let mut figures = Vec::new();
     for run in runs(&workdir.path("f/points")) {

@@ -212,7 +212,8 @@ impl BodyReader {
         }
     }
 
-    /// Decompresses a buffer: its length in 8 bytes, −1 if it is stored as it is, and its contents.
+    /// Decompresses a buffer: its length in 8 bytes, or −1 if it is not compressed, and its
+    /// contents.
     fn decompressed(
         &self,
         field: &TableField,

@@ -61,7 +61,7 @@ pub(super) enum ValueType {
     Fixed {
         name: &'static str,
     },
-    /// Nested values, which are not used, with the number of their buffers beside the validity.
+    /// Nested values, which are not used, with the number of their buffers without the validity.
     Nested {
         buffers: usize,
         has_validity: bool,

@@ -9,7 +9,7 @@
 //!   kind 2   rounds before this one are closed: zeros
 //! ```
 
-use super::RoundAnswers;
+use super::book::RoundAnswers;
 
 /// Hashes are truncated to 128 bits. In a collision the device refuses a question.
 const NAME: usize = 16;

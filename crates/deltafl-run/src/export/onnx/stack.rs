@@ -1,7 +1,7 @@
 //! ONNX graphs of stacks of layers.
 //!
-//! Activations have PyTorch's layouts: images are batch × channels × rows × columns, and sequences are
-//! batch × steps × entries.
+//! Activations have PyTorch's layouts: images are batch × channels × rows × columns, and sequences
+//! are batch × steps × entries.
 
 use deltafl::model::NamedTensor;
 use deltafl::model::stack::{ActivationShape, Layer, ShapedLayer, Stack};
@@ -123,7 +123,8 @@ impl StackGraph<'_> {
                 let units = self.floats("units", &[vocabulary, vocabulary], &units);
                 self.builder.node("Gather", &[&units, &x], &[])
             }
-            // PyTorch's gates i, f, g, o in ONNX's order i, o, f, c; and r, z, n in the order z, r, h.
+            // PyTorch's gates i, f, g, o in ONNX's order i, o, f, c; and r, z, n in the order z, r,
+            // h.
             Layer::Lstm { hidden } => self.recurrent(layer, "LSTM", &x, *hidden, &[0, 3, 1, 2])?,
             Layer::Gru { hidden } => self.recurrent(layer, "GRU", &x, *hidden, &[1, 0, 2])?,
             Layer::Last { padding } => self.last(layer, &x, *padding)?,

@@ -1,7 +1,8 @@
 //! The price of privacy: mean and tail against ε, over several runs.
 
+use super::super::distribution::Measured;
 use super::super::measure::ReportMeasure;
-use super::super::results::{Measured, RunResults};
+use super::super::results::RunResults;
 use super::super::tables::measures;
 use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, edges, file_name, heights};
@@ -36,8 +37,8 @@ fn of_measure(runs: &[RunResults], measure: ReportMeasure) -> Option<FigurePlan>
     (!tracks.is_empty()).then(|| FigurePlan { name, layout: FigureLayout::Stack(vec![chart]) })
 }
 
-/// Returns the tracks with results for several ε. ε is that against the server, or against readers of
-/// the models if the server sees sums without noise.
+/// Returns the tracks with results for several ε. ε is that against the server, or against readers
+/// of the models if the server sees sums without noise.
 fn tracks(runs: &[RunResults], measure: ReportMeasure) -> Vec<TrackByEpsilon<'_>> {
     let mut tracks: Vec<TrackByEpsilon<'_>> = Vec::new();
     for run in runs {
@@ -58,8 +59,8 @@ fn tracks(runs: &[RunResults], measure: ReportMeasure) -> Vec<TrackByEpsilon<'_>
     tracks
 }
 
-/// Returns the curve of a table column for a track, with a band of one standard deviation if there are
-/// several seeds.
+/// Returns the curve of a table column for a track, with a band of one standard deviation if there
+/// are several seeds.
 fn curve(track: &TrackByEpsilon<'_>, column: usize, look: Look, measure: ReportMeasure) -> Vec<Layer> {
     let shown = measure.display_scale();
     let points: Vec<_> = track

@@ -1,7 +1,8 @@
 //! Figures of several dataset–model pairs on one page as in the paper, with a row per pair.
 
+use super::super::distribution::Measured;
 use super::super::headline::best_level;
-use super::super::results::{Measured, RunResults};
+use super::super::results::RunResults;
 use super::chart::Chart;
 use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms, tail_sizes};
 use super::{FigureLayout, FigurePlan};

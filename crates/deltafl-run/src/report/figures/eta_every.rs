@@ -2,8 +2,9 @@
 
 use deltafl::metrics::OverSeeds;
 
+use super::super::distribution::Measured;
 use super::super::measure::ReportMeasure;
-use super::super::results::{Measured, RunResults};
+use super::super::results::RunResults;
 use super::super::tables::measures;
 use super::chart::{Chart, ChartAxis, Layer};
 use super::kinds::{MEAN, TAIL, edges, file_name, heights};

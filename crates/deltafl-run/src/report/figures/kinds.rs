@@ -3,8 +3,9 @@
 use deltafl::metrics::OverSeeds;
 use deltafl_data::run_folder::Classes;
 
+use super::super::distribution::{Distribution, Measured};
 use super::super::measure::{self, ReportMeasure};
-use super::super::results::{Distribution, Measured, RunResults};
+use super::super::results::RunResults;
 use super::super::spread::DeviceSpread;
 use super::bins::HistogramBins;
 use super::chart::{Chart, ChartAxis, Layer, MarkPlace};
@@ -156,8 +157,8 @@ pub(super) fn histograms(run: &RunResults, measured: &Measured) -> Vec<Chart> {
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the tables. Values outside
-/// the bins are marked at the nearest edge.
+/// Returns marks for the mean (dotted) and the tail percentile (dashed) of the tables. Values
+/// outside the bins are marked at the nearest edge.
 fn marks(
     spread: &DeviceSpread,
     look: Look,

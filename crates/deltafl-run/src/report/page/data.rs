@@ -7,9 +7,10 @@ use deltafl::metrics::PERCENTILES;
 use deltafl_data::run_folder::Classes;
 use serde::Serialize;
 
+use super::super::distribution::{Distribution, Measured};
 use super::super::figures::bins::HistogramBins;
 use super::super::headline::best_level;
-use super::super::results::{Distribution, Measured, RunResults};
+use super::super::results::RunResults;
 use super::super::spread::DeviceSpread;
 use super::devices::{DEVICE_VALUES, Devices};
 use super::numbers::{Array, PageNumbers};

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::super::results::Measured;
+use super::super::distribution::Measured;
 use super::numbers::{Array, PageNumbers};
 
 /// The number of device values in a page, over all runs: about 2 MB.

@@ -2,8 +2,9 @@
 
 use deltafl::metrics::{DispersionBySize, OverSeeds};
 
+use super::super::distribution::Measured;
 use super::super::measure::ReportMeasure;
-use super::super::results::{Measured, RunResults};
+use super::super::results::RunResults;
 use super::{Compared, Row, Table};
 
 /// The statistics of dispersion in columns, over all devices and over the small ones, with their

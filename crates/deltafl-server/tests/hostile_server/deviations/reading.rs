@@ -1,16 +1,16 @@
 //! Decides which sums of answers a server can compute from everything that it has received.
 //!
-//! A masked answer is the answer plus one self mask plus or minus one mask per pair. The server knows
-//! a mask if it can recover the secret behind it from shares. Let Y be the received vectors and K the
-//! known masks. The server reads a combination of answers exactly if the same combination of Y, minus
-//! a combination of K, contains no mask. The masks are pseudorandom, and the entries of the answers
-//! that are compared here are even. So the combination is readable if and only if its lowest bits are
-//! zero in every entry, up to a probability of 2^(rows − entries). Gaussian elimination over the
-//! lowest bits finds all of them.
+//! A masked answer is the answer plus one self mask plus or minus one mask per pair. The server
+//! knows a mask if it can recover the secret behind it from shares. Let Y be the received vectors
+//! and K the known masks. The server reads a combination of answers exactly if the same combination
+//! of Y, minus a combination of K, contains no mask. The masks are pseudorandom, and the entries of
+//! the answers that are compared here are even. So the combination is readable if and only if its
+//! lowest bits are zero in every entry, up to a probability of 2^(rows − entries). Gaussian
+//! elimination over the lowest bits finds all of them.
 //!
-//! Every readable combination must be a sum over at least the minimum of devices, and the update of a
-//! device in a round may be in one of them only. Two histograms of one search may share a device: the
-//! page on lying servers describes what this reveals.
+//! Every readable combination must be a sum over at least the minimum of devices, and the update of
+//! a device in a round may be in one of them only. Two histograms of one search may share a device:
+//! the page on lying servers describes what this reveals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,8 @@ struct MaskedAnswer {
     bits: Bits,
 }
 
-/// A secret: the number and the session of the round, the slot, the owner, and whether it is the seed.
+/// A secret: the number and the session of the round, the slot, the owner, and whether it is the
+/// seed.
 type ShareKey = (u64, [u8; 16], u32, DeviceId, bool);
 
 /// Everything that a server has received.
@@ -68,8 +69,8 @@ pub(super) enum Reading {
 }
 
 impl Haul {
-    /// Adds a message of a device. `question` is the question that the device answers, if the message
-    /// is an answer.
+    /// Adds a message of a device. `question` is the question that the device answers, if the
+    /// message is an answer.
     pub(super) fn take(&mut self, from: DeviceId, message: &DeviceMessage, question: Option<Question>) {
         let round = message.round;
         match &message.body {
@@ -141,8 +142,8 @@ impl Haul {
         known
     }
 
-    /// Returns the readable combinations of answers, in reduced form: a basis of all of them in which
-    /// each has an answer that no other has.
+    /// Returns the readable combinations of answers, in reduced form: a basis of all of them in
+    /// which each has an answer that no other has.
     fn combinations(&self) -> Vec<u128> {
         assert!(self.answers.len() <= 128, "one bit per answer");
         let known = self.known_masks();

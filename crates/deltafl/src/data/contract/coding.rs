@@ -9,8 +9,8 @@ use crate::data::{
     DeviceExamples, FeatureColumn, Federation, FederationBuilder, InputKind, StoredTargets, TargetKind,
 };
 
-/// The maximum number of values of the encoded examples. It bounds the memory that a server's contract
-/// can require from a device.
+/// The maximum number of values of the encoded examples. It bounds the memory that a server's
+/// contract can require from a device.
 const MOST_VALUES: u64 = 1 << 28;
 
 /// Reorders features and classes as in the contract, matching them by name.

@@ -1,7 +1,7 @@
 //! `roles`: the lines of the roles of a play, character by character, for the recurrent models.
 //!
 //! A language is drawn first: words of syllables, frequent ones short, with frequencies by Zipf's
-//! law. Each role has preferred words and a typical length of sentences. A minority of roles speaks
+//! law. Each role has preferred words and a typical length of sentences. A minority of roles uses
 //! a dialect with different vowels and an ending to many words.
 //!
 //! Symbols are those of the paper's Shakespeare: " A–Za–z", 53 of them, 0 for space and everything
@@ -38,7 +38,7 @@ pub struct Roles {
     pub seed: u64,
     /// Fraction of the roles that train; the others test.
     pub train: Fraction,
-    /// Fraction of the roles that speak the dialect.
+    /// Fraction of the roles that use the dialect.
     pub odd: Fraction,
     /// Windows per role.
     pub examples: ExamplesPerDevice,

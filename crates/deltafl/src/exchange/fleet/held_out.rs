@@ -1,6 +1,7 @@
 //! The metrics of devices on the examples that they hold out.
 
-use super::{Fleet, position_of};
+use super::Fleet;
+use super::scores::position_of;
 use crate::compute::Compute;
 use crate::data::FederationIndex;
 use crate::device::add_evaluation;

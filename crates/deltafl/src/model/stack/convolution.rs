@@ -1,8 +1,8 @@
 //! Convolutions of images whose channels are contiguous.
 //!
-//! The entries of a window in one row of the image are contiguous: (column, channel). A row of the output
-//! is therefore a sum of one matrix product per row of the filters. The products read the image directly,
-//! and no window is copied.
+//! The entries of a window in one row of the image are contiguous: (column, channel). A row of the
+//! output is therefore a sum of one matrix product per row of the filters. The products read the
+//! image directly, and no window is copied.
 
 use super::ActivationShape;
 use super::operation::{Backward, Descent, Form, Operation, Pass};

@@ -1,7 +1,8 @@
 //! The dense layer: y = xW + b, for the rows of a slot.
 //!
 //! Backward, blocks of the rows of W are read once: first for the slopes of the input, then for the
-//! descent. The slopes of the input are computed as columns, (dx)ᵀ = W δᵀ, so that W is not transposed.
+//! descent. The slopes of the input are computed as columns, (dx)ᵀ = W δᵀ, so that W is not
+//! transposed.
 
 use super::operation::{Backward, Descent, FeatureOrder, Form, Operation, Pass};
 use crate::kernel::product::{

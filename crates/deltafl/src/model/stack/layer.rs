@@ -9,7 +9,8 @@ use crate::options::{
     RawValue,
 };
 
-/// A layer of a [`Stack`](super::Stack). The data and the layers before it determine the size of its input.
+/// A layer of a [`Stack`](super::Stack). The data and the layers before it determine the size of
+/// its input.
 ///
 /// Its serialised form is a table such as `{"kind":"dense","units":200}`.
 ///
@@ -55,12 +56,14 @@ pub enum Layer {
         /// Cells between two windows.
         stride: usize,
     },
-    /// Normalises groups of channels over the whole image, with a trained scale and shift per channel.
+    /// Normalises groups of channels over the whole image, with a trained scale and shift per
+    /// channel.
     GroupNorm {
         /// The number of groups.
         groups: usize,
     },
-    /// Normalises all features of an example or of a step, with a trained scale and shift per feature.
+    /// Normalises all features of an example or of a step, with a trained scale and shift per
+    /// feature.
     LayerNorm,
     /// max(0, x).
     Relu,
@@ -68,7 +71,8 @@ pub enum Layer {
     Gelu,
     /// The hyperbolic tangent.
     Tanh,
-    /// In training, sets each entry to zero with this probability and divides the others by 1 − rate.
+    /// In training, sets each entry to zero with this probability and divides the others by 1 −
+    /// rate.
     Dropout {
         /// The probability, a multiple of 1/65,536 below 1.
         rate: f32,
@@ -94,7 +98,8 @@ pub enum Layer {
     },
     /// The last step of a sequence.
     Last {
-        /// Whether the padding after a text counts as steps. Otherwise the last word is the last step.
+        /// Whether the padding after a text counts as steps. Otherwise the last word is the last
+        /// step.
         padding: bool,
     },
     /// The mean over the steps of a sequence, without the padding of a text.
@@ -321,8 +326,8 @@ impl LayerDefinition {
     /// Returns the layer with these values and, for a residual, these layers.
     ///
     /// # Errors
-    /// A required option is missing, an option is unknown or out of range, or only one of a residual and
-    /// `layers` is given.
+    /// A required option is missing, an option is unknown or out of range, or only one of a
+    /// residual and `layers` is given.
     pub fn layer<'a>(
         &'static self,
         given: impl IntoIterator<Item = (&'a str, OptionValue)>,

@@ -93,8 +93,8 @@ impl Norm {
         }
     }
 
-    /// Returns the floats of the normalised entries, of the factors of the groups, and of the slopes of
-    /// the scales and shifts.
+    /// Returns the floats of the normalised entries, of the factors of the groups, and of the
+    /// slopes of the scales and shifts.
     fn memory_lens(&self, batch: usize) -> [usize; 4] {
         let (rows, scales) = (batch * self.rows, self.shape.scales());
         [rows * self.shape.len(), rows * self.shape.groups, scales, scales]
@@ -189,7 +189,8 @@ impl Operation for Norm {
 /// A copy of a slot in another layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Relayout {
-    /// Rows of `len` floats to rows of `stride` floats, at the positions of `order` if it is backwards.
+    /// Rows of `len` floats to rows of `stride` floats, at the positions of `order` if it is
+    /// backwards.
     Rows { len: usize, from: usize, to: usize, order: FeatureOrder },
     /// Images channel by channel to cells of `stride` floats.
     Cells { channels: usize, cells: usize, stride: usize },

@@ -1,4 +1,5 @@
-//! A compiled stack as a [`Model`]: forward pass, loss, and a backward pass that moves the parameters.
+//! A compiled stack as a [`Model`]: forward pass, loss, and a backward pass that moves the
+//! parameters.
 
 use super::Stack;
 use super::operation::{Backward, Descent, Operation, Pass};
@@ -283,8 +284,8 @@ impl StackNetwork {
         self.backward(&pass, values, &mut space, target);
     }
 
-    /// Calls a function with each operation with parameters, and the ranges of its parameters in flat
-    /// order and in working form.
+    /// Calls a function with each operation with parameters, and the ranges of its parameters in
+    /// flat order and in working form.
     fn each_layer(&self, mut each: impl FnMut(&dyn Operation, [std::ops::Range<usize>; 2])) {
         let (mut flat, mut working) = (0, 0);
         for operation in self.program.instructions.iter().filter_map(Instruction::operation) {

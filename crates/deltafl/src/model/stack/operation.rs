@@ -1,9 +1,9 @@
 //! The operations of a compiled stack, and the layouts of activations between them.
 //!
-//! An operation reads the activations of a slot and writes those of another. Backward, it reads the slopes
-//! of its output, writes those of its input, and moves its parameters. A step moves the parameters of an
-//! operation as soon as its slopes are known, because no later part of the pass reads them. The gradient
-//! of a parameter matrix is therefore never stored.
+//! An operation reads the activations of a slot and writes those of another. Backward, it reads the
+//! slopes of its output, writes those of its input, and moves its parameters. A step moves the
+//! parameters of an operation as soon as its slopes are known, because no later part of the pass
+//! reads them. The gradient of a parameter matrix is therefore never stored.
 
 use std::fmt::Debug;
 
@@ -116,8 +116,8 @@ pub(super) trait InPlace: Send + Sync + Debug {
 
 /// The layout of the activations of a slot.
 ///
-/// Features are a row per example, images are cells of channels per example, and sequences are a row per
-/// step and example, with the step outermost. Entries after the last one of a row are zero.
+/// Features are a row per example, images are cells of channels per example, and sequences are a
+/// row per step and example, with the step outermost. Entries after the last one of a row are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) shape: ActivationShape,
@@ -131,7 +131,8 @@ pub(super) struct Form {
 pub(super) enum FeatureOrder {
     /// In their order.
     Plain,
-    /// The features of a flattened image, whose channels are contiguous: `cells` of `stride` floats.
+    /// The features of a flattened image, whose channels are contiguous: `cells` of `stride`
+    /// floats.
     ByCell { cells: usize, stride: usize },
     /// The features of a flattened sequence: steps of `stride` floats with `entries` features each.
     ByStep { entries: usize, stride: usize },

@@ -1,8 +1,8 @@
 //! The compilation of a stack into operations on slots.
 //!
 //! A slot contains the activations of a batch in one layout. Slots are numbered in the order of the
-//! forward pass, so that an operation reads a slot with a lower number than it writes. Activations such as
-//! ReLU replace the entries of their slot if no backward pass reads them.
+//! forward pass, so that an operation reads a slot with a lower number than it writes. Activations
+//! such as ReLU replace the entries of their slot if no backward pass reads them.
 
 use super::convolution::Convolution;
 use super::dense::Dense;
@@ -117,8 +117,8 @@ impl Compiler<'_> {
         output
     }
 
-    /// Converts the images of the data to cells of channels. The kernels of a convolution read cells
-    /// without padding.
+    /// Converts the images of the data to cells of channels. The kernels of a convolution read
+    /// cells without padding.
     fn image(&mut self, channels: usize, is_conv: bool) -> Slot {
         let Form { shape, .. } = self.forms[0];
         if is_conv && channels == 1 {
@@ -130,8 +130,8 @@ impl Compiler<'_> {
         self.apply(relayout, 0, form)
     }
 
-    /// Returns a slot with the same entries in the layout that operations write, for operations that
-    /// need it.
+    /// Returns a slot with the same entries in the layout that operations write, for operations
+    /// that need it.
     fn plain(&mut self, input: Slot) -> Slot {
         let form = self.forms[input];
         let target = Form::of(form.shape);

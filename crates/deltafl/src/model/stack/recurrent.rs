@@ -1,7 +1,7 @@
 //! Recurrent layers over sequences of vectors: LSTM and GRU.
 //!
-//! The input part of the gates, x W_ih, is one product over all steps. The recurrent part is a product per
-//! step. Backward, the gradients of both matrices are products over all steps as well.
+//! The input part of the gates, x W_ih, is one product over all steps. The recurrent part is a
+//! product per step. Backward, the gradients of both matrices are products over all steps as well.
 
 use super::operation::{Backward, Descent, Form, Operation, Pass};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
@@ -140,8 +140,8 @@ impl Lstm {
         lstm::Units { batch, units: gates.units(), gates: gates.columns(), outputs: states, cells: states }
     }
 
-    /// Returns the sections: bias, gates, cells before each step and after the last, their tanh, W_ihᵀ,
-    /// W_hhᵀ, dh, dc.
+    /// Returns the sections: bias, gates, cells before each step and after the last, their tanh,
+    /// W_ihᵀ, W_hhᵀ, dh, dc.
     fn memory_lens(&self, batch: usize) -> [usize; 8] {
         let (columns, rows) = (self.0.gates.columns(), batch * self.0.states());
         let [input, recurrent] = self.0.transposed_lens();
@@ -250,8 +250,8 @@ impl Operation for Lstm {
 /// Examples that share one call of the kernels.
 const EXAMPLES: usize = 1024;
 
-/// A layer of GRU cells. The kernels read the input part of the gates as a table with a row per symbol:
-/// here, a row per example, and the symbol of an example is its number.
+/// A layer of GRU cells. The kernels read the input part of the gates as a table with a row per
+/// symbol: here, a row per example, and the symbol of an example is its number.
 #[derive(Clone, Debug)]
 pub(super) struct Gru {
     matrices: Matrices,
@@ -275,8 +275,8 @@ impl Gru {
         gru::Units { batch, units: gates.units(), gates: gates.columns(), states: self.matrices.states() }
     }
 
-    /// Returns the sections: h₀, table, r z ĥ of each step, n of each step, W_ihᵀ, W_hhᵀ, dh, the slopes
-    /// of the table, of b_hn, and of a bias.
+    /// Returns the sections: h₀, table, r z ĥ of each step, n of each step, W_ihᵀ, W_hhᵀ, dh, the
+    /// slopes of the table, of b_hn, and of a bias.
     fn memory_lens(&self, batch: usize) -> [usize; 10] {
         let (columns, rows) = (self.matrices.gates.columns(), batch * self.matrices.states());
         let [input, recurrent] = self.matrices.transposed_lens();

@@ -151,7 +151,8 @@ pub struct InvalidLayer {
 
 /// The most parameters of a stack.
 const MOST: usize = 1 << 31;
-/// The most entries of all activations of an example. A server cannot exhaust the memory of its devices.
+/// The most entries of all activations of an example. A server cannot exhaust the memory of its
+/// devices.
 const MOST_ENTRIES: usize = 1 << 26;
 
 /// Infers the shapes of layers. `data` describes the frozen vectors, if there are any.

@@ -1,11 +1,12 @@
 //! A quantile from one sum: a histogram of 2^h bins with the counts of all their ancestors.
 //!
-//! A device adds its weight to the leaf of its loss and to each ancestor of that leaf. If the sum is
-//! noisy, every level is an independent estimate of the same counts. The levels are made consistent by
-//! least squares (Hay et al. 2010), which reduces the error of long ranges of leaves. The walk from the
-//! root then ends in the leaf that contains the quantile.
+//! A device adds its weight to the leaf of its loss and to each ancestor of that leaf. If the sum
+//! is noisy, every level is an independent estimate of the same counts. The levels are made
+//! consistent by least squares (Hay et al. 2010), which reduces the error of long ranges of leaves.
+//! The walk from the root then ends in the leaf that contains the quantile.
 //!
-//! Losses outside the range count in the first or the last leaf, so that a search always takes one sum.
+//! Losses outside the range count in the first or the last leaf, so that a search always takes one
+//! sum.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +21,8 @@ const HEIGHT: u32 = 8;
 /// The share of the weight that may be outside the next round's range at either end.
 const TRIMMED: f64 = 0.02;
 
-/// A binary tree over 2^h bins of equal width. Entry 0 of an answer is the root, and the children of
-/// entry i are 2i + 1 and 2i + 2.
+/// A binary tree over 2^h bins of equal width. Entry 0 of an answer is the root, and the children
+/// of entry i are 2i + 1 and 2i + 2.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawTree", into = "RawTree")]
 pub struct TreeBins {
@@ -178,8 +179,8 @@ impl TreeSearch {
     }
 }
 
-/// Returns the leaf that contains the (1−θ)-quantile: the walk from the root keeps θ of the weight at
-/// or above it.
+/// Returns the leaf that contains the (1−θ)-quantile: the walk from the root keeps θ of the weight
+/// at or above it.
 fn leaf_of_quantile(theta: Conformity, counts: &[f64], height: u32) -> usize {
     let mut kept = kept_mass(theta, counts[0]);
     let mut node = 0;
