@@ -17,7 +17,7 @@ if not hasattr(torch, "func"):
     pytest.skip("torch.func needs PyTorch 2.0", allow_module_level=True)
 nn = torch.nn
 
-from deltafl import _torch_cohort, _torch_encode, _torch_functions  # noqa: E402
+from deltafl import _torch_cohort, _torch_encode, _torch_functions, _torch_linear  # noqa: E402
 
 
 #: A GPU, or the CPU with the interpreter.
@@ -60,6 +60,16 @@ def test_convolutions_agree_with_those_of_pytorch(kernels: Any, layer: tuple[int
     )
     found = kernels.weight_slopes(given[0], slope, shape=tuple(weight.shape[1:]), geometry=geometry)
     assert torch.allclose(found, of_weight, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(10, 70, 40), (3, 5, 200), (40, 9, 130)])
+def test_products_agree_with_those_of_pytorch(kernels: Any, sizes: tuple[int, int, int]) -> None:
+    rows, inner, columns = sizes
+    torch.manual_seed(2)
+    left, right = torch.randn(2, rows, inner, device=DEVICE), torch.randn(2, columns, inner, device=DEVICE)
+    for one, other in ((left, right.mT), (left, right.mT.contiguous()), (left.mT.contiguous().mT, right.mT)):
+        found = kernels.multiplied(one, other, "tf32x3")
+        assert torch.allclose(found, (one.double() @ other.double()).float(), atol=1e-4)
 
 
 def test_group_norms_agree_with_those_of_pytorch(kernels: Any) -> None:
@@ -110,7 +120,10 @@ def test_encoded_sums_are_exact_and_leave_out_refused_devices(kernels: Any, size
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_a_run_by_kernels_agrees_with_one_device_after_another(
-    kernels: Any, clip: float | None, caplog: pytest.LogCaptureFixture
+    kernels: Any,
+    clip: float | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(5)
     sizes = [3, 5, 4]
@@ -118,9 +131,11 @@ def test_a_run_by_kernels_agrees_with_one_device_after_another(
     devices = np.repeat([f"d{k}" for k in range(len(sizes))], sizes)
     data = dfl.Federation.from_arrays(inputs, rng.integers(3, size=sum(sizes)).astype(np.uint32), devices)
     torch.manual_seed(1)
+    # Small layers are large enough for the kernels here.
+    monkeypatch.setattr(_torch_linear, "_LARGE", 64)
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2, bias=False),
-        nn.Flatten(), nn.Linear(8, 3),
+        nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3),
     )  # fmt: skip
     found = []
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):

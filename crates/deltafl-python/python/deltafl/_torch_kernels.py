@@ -14,7 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["convolved", "encode_sums", "group_fits", "normalised", "normalised_slopes", "weight_slopes"]
+__all__ = [
+    "convolved", "encode_sums", "group_fits", "multiplied", "normalised", "normalised_slopes", "weight_slopes",
+]  # fmt: skip
 
 #: The positions of an image that one part of a weight gradient adds up.
 _POSITIONS = 1024
@@ -212,6 +214,37 @@ def _normalise_slope(
 
 
 @triton.jit
+def _multiply(
+    left, right, result, rows, columns, inner,
+    left_device, left_row, left_inner, right_device, right_inner, right_column,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Computes BM × BN entries of the product of two matrices of one device."""
+    device = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(2) * BM + tl.arange(0, BM)
+    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    left += device * left_device
+    right += device * right_device
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, inner, BK):
+        entry = k + tl.arange(0, BK)
+        a = tl.load(
+            left + (row * left_row)[:, None] + (entry * left_inner)[None, :],
+            mask=(row < rows)[:, None] & (entry < inner)[None, :],
+            other=0.0,
+        )
+        b = tl.load(
+            right + (entry * right_inner)[:, None] + (column * right_column)[None, :],
+            mask=(entry < inner)[:, None] & (column < columns)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    result += device * rows * columns
+    places = (row * columns)[:, None] + column[None, :]
+    tl.store(result + places, total, mask=(row < rows)[:, None] & (column < columns)[None, :])
+
+
+@triton.jit
 def _encode(
     local, start, which, place, scale, keep, sums, narrow, flags,
     rows, columns, offset, total, limit, BLOCK: tl.constexpr,
@@ -247,12 +280,12 @@ def _encode(
         tl.store(flags + rows, 1)
 
 
-def _precision() -> str:
-    """Returns the precision of products: TF32 if PyTorch may use it for convolutions."""
+def _precision(settings: Any) -> str:
+    """Returns the precision of products: TF32 if PyTorch may use it."""
     with warnings.catch_warnings():
         # PyTorch 2.9 and later advise another interface, which older versions do not have.
         warnings.simplefilter("ignore")
-        return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
+        return "tf32" if settings.allow_tf32 else "tf32x3"
 
 
 def _tiles(channels: int) -> int:
@@ -273,7 +306,7 @@ def convolved(
         precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
     """
     source, weight = source.contiguous(), weight.contiguous()
-    precision = precision or _precision()
+    precision = precision or _precision(torch.backends.cudnn)
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, outputs, inputs, *_ = weight.shape
@@ -309,7 +342,7 @@ def weight_slopes(
         precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
     """
     source, slope = source.contiguous(), slope.contiguous()
-    precision = precision or _precision()
+    precision = precision or _precision(torch.backends.cudnn)
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, _, outputs, out_height, out_width = slope.shape
@@ -324,6 +357,30 @@ def weight_slopes(
         BM=tile, BN=columns, BK=64, PRECISION=precision, num_warps=4, num_stages=2,
     )  # fmt: skip
     return result[0] if parts == 1 else result.sum(dim=0)
+
+
+def multiplied(left: Any, right: Any, precision: str | None = None) -> Any:
+    """Returns the product of two matrices of each device, for few rows or few inner entries.
+
+    Args:
+        left: The left matrices: devices × rows × inner entries.
+        right: The right matrices: devices × inner entries × columns.
+        precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
+    """
+    settings: Any = torch.backends.cuda
+    devices, rows, inner = left.shape
+    columns = right.shape[2]
+    result = left.new_empty((devices, rows, columns))
+    height, width = 16 if rows <= 16 else 32 if rows <= 32 else 64, 64
+    block, stages = (64 if right.stride(1) == 1 else 32, 4) if inner > 32 else (16 if inner <= 16 else 32, 2)
+    if right.stride(2) == 1:
+        width = 128
+    _multiply[(triton.cdiv(columns, width), devices, triton.cdiv(rows, height))](
+        left, right, result, rows, columns, inner, *left.stride(), *right.stride(),
+        BM=height, BN=width, BK=block, PRECISION=precision or _precision(settings.matmul),
+        num_warps=4, num_stages=stages,
+    )  # fmt: skip
+    return result
 
 
 def _group_sizes(source: Any, groups: int) -> tuple[int, int, int, int]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ._torch_convolution import Convolution
+from ._torch_linear import KernelLinear
 from ._torch_norm import KernelGroupNorm
 
 __all__ = ["KeyedDropout", "Replacement", "replaced"]
@@ -73,6 +74,29 @@ def _mixed(values: Any) -> Any:
     values = (values ^ ((values >> 30) & 0x3FFFFFFFF)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     values = (values ^ ((values >> 27) & 0x1FFFFFFFFF)) * (0x94D049BB133111EB - (1 << 64))
     return values ^ ((values >> 31) & 0x1FFFFFFFF)
+
+
+class _EmbeddingBag(torch.nn.Module):
+    """The mean or the sum of the embeddings of each row, with the weight of the layer it replaces."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight, self._mode = layer.weight, layer.mode
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> _EmbeddingBag | None:
+        """Returns the replacement of a layer, or None if vmap has to translate it."""
+        if type(layer) is not torch.nn.EmbeddingBag or layer.mode not in ("mean", "sum"):
+            return None
+        is_plain = layer.padding_idx is None and layer.max_norm is None
+        return _EmbeddingBag(layer) if is_plain and not layer.scale_grad_by_freq else None
+
+    def forward(self, indices: Any) -> Any:
+        """Returns one vector per row of indices. Bags of different sizes have no rows."""
+        if indices.dim() != 2:
+            raise ValueError("an EmbeddingBag of a cohort needs a matrix of indices")
+        vectors = torch.nn.functional.embedding(indices, self.weight)
+        return vectors.mean(1) if self._mode == "mean" else vectors.sum(1)
 
 
 class _Recurrent(torch.nn.Module):
@@ -140,7 +164,7 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
 
     Args:
         net: The module.
-        by: The layers in place of convolutions. Kernels also compute group norms.
+        by: The layers in place of convolutions. Kernels also compute group norms and large dense layers.
     """
     net = copy.deepcopy(net)
     number = 0
@@ -160,10 +184,12 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
             if layer.dropout or getattr(layer, "proj_size", 0):
                 return net, f"{path or 'the module'} is a recurrent layer with dropout or a projection"
             new = _Recurrent(layer)
+        elif isinstance(layer, torch.nn.EmbeddingBag):
+            new = _EmbeddingBag.of(layer)
         elif by != "none":
             new = Convolution.of(layer, by_kernels=by == "kernels")
             if new is None and by == "kernels":
-                new = KernelGroupNorm.of(layer)
+                new = KernelGroupNorm.of(layer) or KernelLinear.of(layer)
         if new is not None:
             if not path:
                 return new, None
