@@ -5,6 +5,11 @@ float32. The order of a summation depends on the layer only, so that a device ha
 every cohort.
 """
 
+# Triton has no types.
+# mypy: ignore-errors
+# pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false
+
 from __future__ import annotations
 
 import warnings

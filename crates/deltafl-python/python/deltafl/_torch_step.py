@@ -145,12 +145,14 @@ class Step:
             self._replay("step", self._body)
         return self._encoded(u)
 
-    def _sent(self, offsets: Array, u: CohortUpdates) -> tuple[Any, Any]:
+    def _sent(self, offsets: Array, updates: CohortUpdates) -> tuple[Any, Any]:
         """Sends the inputs of a call. Returns the rows and the sizes of the batches of all steps."""
+        # Numpy's methods have no types.
+        u: Any = updates
         for row, vector in zip(self._host_start, u.params):
             copied(vector, row)
         self.start.copy_(self._host_start, non_blocking=True)
-        head: Array = self._host_head.numpy()
+        head: Any = self._host_head.numpy()
         rows, width = len(u.devices), self.size.devices
         head[:] = 0
         for place, values in enumerate((u.which, u.seeds.view(np.int64), u.sums)):
@@ -164,11 +166,11 @@ class Step:
         numbers[7:] = [[u.limit], [0.0 if u.clip is None else u.clip]]
         self._head.copy_(self._host_head, non_blocking=True)
         steps, batch = u.examples.shape[1:]
-        counts = (steps * width * batch, steps * width)
+        counts = [steps * width * batch, steps * width]
         if len(self._host_batches) < sum(counts):
             self._host_batches = host((sum(counts),), torch.int64, self._device)
         batches = self._host_batches[: sum(counts)]
-        flat: Array = batches.numpy()
+        flat: Any = batches.numpy()
         flat[:] = 0
         examples = flat[: counts[0]].reshape(steps, width, batch)
         np.add(u.examples.swapaxes(0, 1), offsets[:, None], out=examples[:, :rows])
