@@ -111,6 +111,17 @@ class EmbeddingBag(nn.Module):  # type: ignore[misc, name-defined, unused-ignore
         return self.out(self.bag(tokens.long()))
 
 
+class Scaled(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer with one number as a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(rows) * self.scale
+
+
 class Double(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A module in double precision."""
 
@@ -153,6 +164,7 @@ MODULES: dict[str, tuple[Callable[[], Any], int, tuple[int, ...] | None, int | N
     "bag of embeddings": (Bag, 6, None, 11),
     "embedding bag": (EmbeddingBag, 6, None, 11),
     "tied weights": (Tied, 6, None, None),
+    "a number": (Scaled, 6, None, None),
     "frozen layer": (frozen, 6, None, None),
 }
 

@@ -191,7 +191,7 @@ class Step:
 
     def _encoded(self, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
         """Returns the encoded sums and whether each device is refused."""
-        tensors = [value.flatten(1) for value in self._params.values()]
+        tensors = [value.reshape(self.size.devices, -1) for value in self._params.values()]
         clip = None if u.clip is None else self._clip[0]
         given = (tensors, self.start, self._which, self._places, self._scales, clip)
         if not self._encoder.by_kernels:
