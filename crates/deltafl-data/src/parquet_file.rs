@@ -1,5 +1,6 @@
 //! Parquet files without Arrow: [`columns`] reads the values of any file, [`table`] writes and
 //! reads flat tables.
 
+mod checked_pages;
 pub(crate) mod columns;
 pub mod table;

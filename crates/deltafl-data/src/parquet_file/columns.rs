@@ -7,12 +7,14 @@ use std::fmt;
 use std::fs::File;
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::{SchemaDescriptor, Type};
+
+use super::checked_pages::CheckedPages;
 
 /// An open file.
 pub(crate) type ParquetReader = SerializedFileReader<File>;
@@ -145,7 +147,9 @@ impl Leaf {
 
     /// Returns a reader of the values of a row group.
     pub(crate) fn reader(&self, group: &dyn RowGroupReader) -> Result<LeafReader, ParquetError> {
-        Ok(LeafReader { leaf: self.clone(), values: group.get_column_reader(self.index)? })
+        let description = group.metadata().column(self.index).column_descr_ptr();
+        let pages = CheckedPages::new(group.get_column_page_reader(self.index)?);
+        Ok(LeafReader { leaf: self.clone(), values: get_column_reader(description, Box::new(pages)) })
     }
 }
 
