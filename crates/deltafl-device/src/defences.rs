@@ -33,7 +33,7 @@ pub enum Defence {
     /// A device outside of the tail trains like the others, so that the time of its answer does not
     /// reveal its membership.
     EqualWork,
-    /// The owner limits ε.
+    /// A device declines beyond its owner's limit on ε.
     PrivacyLimit,
 }
 
