@@ -9,6 +9,8 @@ pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Selects the target. Without `FUZZ_TARGET`, prints the names of the targets and exits.
 pub(crate) fn select(targets: &[Target]) {
+    // The hook of libFuzzer aborts at panics that the readers catch. Others abort without it, too.
+    drop(std::panic::take_hook());
     let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
     if let Some(&(_, body)) = targets.iter().find(|(known, _)| *known == name) {
         SELECTED.get_or_init(|| body);

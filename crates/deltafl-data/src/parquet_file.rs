@@ -1,6 +1,5 @@
 //! Parquet files without Arrow: [`columns`] reads the values of any file, [`table`] writes and
 //! reads flat tables.
 
-mod checked_pages;
 pub(crate) mod columns;
 pub mod table;

@@ -5,16 +5,15 @@
 
 use std::fmt;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::{SchemaDescriptor, Type};
-
-use super::checked_pages::CheckedPages;
 
 /// An open file.
 pub(crate) type ParquetReader = SerializedFileReader<File>;
@@ -147,9 +146,7 @@ impl Leaf {
 
     /// Returns a reader of the values of a row group.
     pub(crate) fn reader(&self, group: &dyn RowGroupReader) -> Result<LeafReader, ParquetError> {
-        let description = group.metadata().column(self.index).column_descr_ptr();
-        let pages = CheckedPages::new(group.get_column_page_reader(self.index)?);
-        Ok(LeafReader { leaf: self.clone(), values: get_column_reader(description, Box::new(pages)) })
+        Ok(LeafReader { leaf: self.clone(), values: group.get_column_reader(self.index)? })
     }
 }
 
@@ -268,7 +265,12 @@ fn read<T: DataType>(
     values: impl Fn(Vec<T::T>) -> LeafValues,
 ) -> Result<LeafBatch, ParquetError> {
     let (mut read, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
-    let (rows, ..) = reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read)?;
+    // The decoders of the crate panic on some damaged pages.
+    let records = AssertUnwindSafe(|| {
+        reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read)
+    });
+    let damaged = |_| ParquetError::General("a page is damaged".to_owned());
+    let (rows, ..) = catch_unwind(records).map_err(damaged)??;
     let mut batch =
         LeafBatch { of: leaf.of, values: LeafValues::None, ends: Vec::new(), missing: Vec::new() };
     if definitions.is_empty() && repetitions.is_empty() {
