@@ -13,15 +13,15 @@ use crate::run::CpuArgs;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Every device of the federation is evaluated, regardless of its split. Columns, categories, classes and words are found by \
-name, and features are normalised with the constants of the run, which its folder contains. `data import --like RUN` imports a table with these constants.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
+name, and features are normalised with the constants of the run, which its folder contains. A table or a folder of images is converted in the same way.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
 deltafl evaluate runs/emnist-linear --data data/other-writers --theta 0.5 --devices devices.csv"
 )]
 pub(crate) struct Args {
     /// The run folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The federation folder
-    #[arg(long, value_name = "DIR")]
+    /// The federation folder, a table, or a folder of images
+    #[arg(long, value_name = "PATH")]
     data: PathBuf,
     /// Evaluate only the models of these levels; 1 is FedAvg [default: all]
     #[arg(long, value_name = "THETA", value_delimiter = ',')]

@@ -12,15 +12,18 @@ use crate::run::KernelArgs;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "DATA is a federation folder, or a table as it is: its columns are found by name and coded with the constants of \
-training. The label column may be missing. The output has a row per example, with the probability of each class.\n\nExamples:
+training. A model of images takes PNG and JPEG files, folders of them, or a table with a column of paths. Labels are not read. The \
+output has a row per example, with the probability of each class.\n\nExamples:
   deltafl predict runs/reviews new.csv --out predictions.csv
-  deltafl predict runs/reviews new.csv --theta 0.5 --out predictions.parquet"
+  deltafl predict runs/reviews new.csv --theta 0.5 --out predictions.parquet
+  deltafl predict runs/photos new-photos --out predictions.csv"
 )]
 pub(crate) struct Args {
     /// The run folder, or the file of a pulled model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// The federation folder, or the files of a table; `-` is standard input
+    /// The federation folder, the files of a table, or images and their folders; `-` is standard
+    /// input
     #[arg(value_name = "DATA", required = true)]
     data: Vec<PathBuf>,
     /// The file to write: Parquet if its name ends in .parquet, CSV otherwise

@@ -40,6 +40,7 @@ pub mod shakespeare;
 mod spool;
 mod survey;
 pub mod table;
+mod text_units;
 mod texts;
 mod tokens;
 pub mod word_vectors;

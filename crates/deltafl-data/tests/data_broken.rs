@@ -153,7 +153,10 @@ fn broken_tables() {
         ),
         (b"user,y,x\na,3,1\n", "f, line 2: label 3 is not below the number of classes, 3"),
         (b"user,y,x\n\xff,0,1\n", "f, line 2: not valid UTF-8"),
-        (b"user,y\na,0\n", "f, line 2: an example has 0 features, those before it have 1"),
+        (
+            b"user,y\na,0\n",
+            "f: no column is left as a feature: --columns, --number, --category, --date and --text name some",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(table_error(text), expected);

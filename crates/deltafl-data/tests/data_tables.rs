@@ -569,7 +569,7 @@ fn a_later_table_is_coded_as_the_first() {
         "{refused}"
     );
     let unlabelled = folder.file("p.csv", "sex,age\nF,40\n");
-    let options = table::LikeOptions { one_device: true, optional_label: true, ..options };
+    let options = table::LikeOptions { one_device: true, without_labels: true, ..options };
     let federation =
         opened(&table::import_like(&[unlabelled], format, &contract, &options, &target).unwrap());
     assert_eq!(inputs(&federation, FederationIndex(0)), [1.0, 0.0, 40.0]);

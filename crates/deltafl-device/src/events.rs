@@ -16,6 +16,8 @@ pub enum SessionEvent<'a> {
         /// The round, from 0.
         round: u64,
     },
+    /// The device evaluated params on its held-out examples, in a sum without other questions.
+    Evaluated,
     /// The server plans no further round.
     Finished,
     /// The connection ended. The device connects again, unless the observer stops it.

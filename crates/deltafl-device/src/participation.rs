@@ -165,6 +165,8 @@ pub enum DeviceNotice<'a> {
         /// The round, from 0.
         round: u64,
     },
+    /// The device evaluated params on its held-out examples, in a sum without other questions.
+    Evaluated,
     /// The server plans no further round.
     Finished,
     /// The connection ended; the device connects again.
@@ -195,6 +197,7 @@ impl fmt::Display for DeviceNotice<'_> {
                 write!(f, "{device} takes part in {experiment} ({})", model.unwrap_or("its own trainer"))
             }
             Self::Answered { round } => write!(f, "answered in round {}", round + 1),
+            Self::Evaluated => f.write_str("evaluated a model on its held-out examples"),
             Self::Finished => {
                 f.write_str("training is over: the server plans no further round; waiting for another one")
             }
@@ -301,6 +304,7 @@ impl Participation<'_> {
             while let Some(event) = events.recv().await {
                 match &event {
                     OwnerEvent::Answered(round) => (self.notify)(&DeviceNotice::Answered { round: *round }),
+                    OwnerEvent::Evaluated => (self.notify)(&DeviceNotice::Evaluated),
                     OwnerEvent::Finished => (self.notify)(&DeviceNotice::Finished),
                     OwnerEvent::Disconnected(reason) => {
                         let address = self.config.server.as_str();
@@ -319,6 +323,7 @@ impl Participation<'_> {
 /// An event on its way from the device to the owner.
 enum OwnerEvent {
     Answered(u64),
+    Evaluated,
     Finished,
     Disconnected(String),
     Reconnected,
@@ -348,6 +353,7 @@ fn observer(sender: UnboundedSender<OwnerEvent>) -> SessionObserver {
                 let before = known.answered.replace(round);
                 (before != Some(round)).then_some(OwnerEvent::Answered(round))
             }
+            SessionEvent::Evaluated => Some(OwnerEvent::Evaluated),
             SessionEvent::Finished => {
                 let was = std::mem::replace(&mut known.is_finished, true);
                 (!was).then_some(OwnerEvent::Finished)

@@ -17,6 +17,8 @@ use deltafl::trainer::Sgd;
 use deltafl::training::State;
 use deltafl_data::OpenError;
 use deltafl_data::experiment::{Experiment, LoadError};
+use deltafl_data::import::table::{LikeOptions, import_like};
+use deltafl_data::import::{ImportError, ImportTarget, auto, images};
 use deltafl_data::run_folder::{self, Classes, Groups, IdleRounds, RunFolderError, Summary, TrackSummary};
 
 use crate::by_class::{self, ByClassError};
@@ -47,6 +49,12 @@ pub enum EvaluateError {
         /// The error of the folder.
         source: OpenError,
     },
+    /// A table or a folder of images cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A temporary folder cannot be created.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The devices cannot be put into one split.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
@@ -140,7 +148,7 @@ impl Explain for EvaluateError {
         match self {
             Self::Folder(error) => error.kind(),
             Self::Model(error) => error.kind(),
-            Self::Split(_) | Self::Exchange(_) | Self::Classes(_) => ErrorKind::Failure,
+            Self::Split(_) | Self::Exchange(_) | Self::Classes(_) | Self::File(_) => ErrorKind::Failure,
             _ => ErrorKind::InvalidInput,
         }
     }
@@ -149,6 +157,7 @@ impl Explain for EvaluateError {
         Some(match self {
             Self::Folder(error) => return error.help(),
             Self::Model(error) => return error.help(),
+            Self::Import(error) => return error.help().map(str::to_owned),
             Self::NoLevel { levels, .. } => format!("its levels are {}", levels.join(", ")),
             Self::Unlike { difference, .. } => match difference {
                 DataDifference::Kind { run, federation } => {
@@ -210,6 +219,9 @@ pub struct ModelEvaluation {
 
 /// Evaluates the models of a run on every device of a federation, regardless of its split.
 ///
+/// `data` is a federation folder, a table or a folder of images. Tables and images are converted as
+/// the data of the run.
+///
 /// # Errors
 ///
 /// Fails if the run or the federation cannot be read, if they do not fit each other, or if an
@@ -221,7 +233,12 @@ pub fn evaluate(
 ) -> Result<ModelEvaluation, EvaluateError> {
     let experiment = run_folder::read_experiment(run)?;
     let tracks = chosen(&experiment, &options.levels)?;
+    let scratch; // It contains the converted file as long as it is mapped.
     let federation = match run_folder::read_contract(run)? {
+        Some(contract) if data.exists() && !data.join("federation.toml").exists() => {
+            scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
+            fitted(&contract, &converted(&contract, data, scratch.path())?)?
+        }
         Some(contract) => fitted(&contract, data)?,
         None => federation(&experiment, data)?,
     };
@@ -253,6 +270,20 @@ pub fn evaluate(
         seeds: states.iter().map(|state| state.seed).collect(),
         evaluations,
     })
+}
+
+/// Imports a table or a folder of images by the conversion of a contract, and returns the
+/// federation folder.
+fn converted(contract: &DataContract, data: &Path, scratch: &Path) -> Result<PathBuf, EvaluateError> {
+    let target = ImportTarget::new(scratch.join("data"));
+    if data.is_dir() {
+        images::import_folder_like(data, contract, &target)?;
+    } else {
+        let files = auto::LocalFiles::new(&[data.to_owned()])?;
+        let format = auto::detect(&files.paths[0])?;
+        import_like(&files.paths, format, contract, &LikeOptions::default(), &target)?;
+    }
+    Ok(target.out)
 }
 
 /// Returns the tracks to evaluate, with their indices.

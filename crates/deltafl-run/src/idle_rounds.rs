@@ -35,6 +35,11 @@ pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo
             format!("η is found every {} rounds (eta_every): find it more often", track.eta_every)
         }
         IdleCause::EmptyTail => "no loss of a cohort reached η".to_owned(),
+        IdleCause::Unserved => format!(
+            "a device serves one track per round if tracks = \"apart\": a cohort of {} devices is too small for {} tracks",
+            experiment.cohort(),
+            experiment.labels().len()
+        ),
         IdleCause::NoSum => {
             format!("availability.drop_out is {:?}", experiment.availability().drop_out.get())
         }

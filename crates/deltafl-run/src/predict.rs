@@ -10,7 +10,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Predictor};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::import::table::{LikeOptions, import_like};
-use deltafl_data::import::{ImportError, ImportTarget, auto};
+use deltafl_data::import::{ImportError, ImportTarget, auto, images};
 use deltafl_data::parquet_table::{TableColumn, TableWriter};
 use deltafl_data::run_folder;
 use parquet::basic::Compression;
@@ -71,6 +71,7 @@ impl Explain for PredictError {
             Self::Contract(error) => error.help(),
             Self::Model(error) => error.help(),
             Self::File(error) => error.help(),
+            Self::Import(error) => error.help().map(str::to_owned),
             _ => None,
         }
     }
@@ -135,40 +136,82 @@ impl TrainedModel {
     }
 }
 
+/// The origin of the examples of predictions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExampleOrigin {
+    /// The rows of a table.
+    Rows,
+    /// The device of each example.
+    Devices(Vec<String>),
+    /// The file of each image.
+    Files(Vec<String>),
+}
+
+impl ExampleOrigin {
+    /// Returns the name of the first column of predictions.
+    fn column(&self) -> &'static str {
+        match self {
+            Self::Rows => "row",
+            Self::Devices(_) => "device",
+            Self::Files(_) => "file",
+        }
+    }
+
+    fn names(&self) -> Option<&[String]> {
+        match self {
+            Self::Rows => None,
+            Self::Devices(names) | Self::Files(names) => Some(names),
+        }
+    }
+}
+
 /// Predictions, one row per example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predictions {
     /// The names of the classes; empty for a regression.
     pub classes: Vec<String>,
-    /// The device of each example; empty if the examples are the rows of a table.
-    pub devices: Vec<String>,
+    /// The origin of each example.
+    pub origin: ExampleOrigin,
     /// A probability per class, or the predicted value, for each example.
     pub outputs: Vec<f32>,
 }
 
-/// Predicts the targets of new data: a federation folder, or the files of a table, which are coded
-/// by the constants of the model.
+/// Predicts the targets of new data: a federation folder, the files of a table, or images.
+///
+/// Images are files, files in folders, or paths in a column of a table. Tables and images are coded
+/// by the constants of the model. Labels are not read.
 ///
 /// # Errors
 ///
 /// Fails if the data cannot be read or does not fit the model.
 pub fn predict(model: &TrainedModel, data: &[PathBuf], kernel: Isa) -> Result<Predictions, PredictError> {
-    match data {
-        [folder] if folder.join("federation.toml").exists() => {
-            let federation = fitted(&model.contract, folder)?;
-            outputs(model, &federation, kernel, true)
-        }
-        files => {
-            let scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
-            let target = ImportTarget::new(scratch.path().join("data"));
-            let files = auto::LocalFiles::new(files)?;
-            let format = auto::detect(files.paths.first().map_or(Path::new("."), PathBuf::as_path))?;
-            let options = LikeOptions { one_device: true, optional_label: true, ..LikeOptions::default() };
-            import_like(&files.paths, format, &model.contract, &options, &target)?;
-            let federation = fitted(&model.contract, &target.out)?;
-            outputs(model, &federation, kernel, false)
-        }
+    let contract = &model.contract;
+    if let [folder] = data
+        && folder.join("federation.toml").exists()
+    {
+        let federation = fitted(contract, folder)?;
+        let devices = federation.devices().flat_map(|k| {
+            std::iter::repeat_n(federation.id(k).to_owned(), federation.example_count(k) as usize)
+        });
+        let origin = ExampleOrigin::Devices(devices.collect());
+        return outputs(model, &federation, kernel, origin);
     }
+    let scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
+    let target = ImportTarget::new(scratch.path().join("data"));
+    let local = auto::LocalFiles::new(data)?;
+    let are_images = data.iter().any(|path| path.is_dir() || images::is_image(path));
+    let origin = if are_images || contract.table.as_ref().is_some_and(|coding| coding.image.is_some()) {
+        let files = images::find(&local.paths)?;
+        images::import_unlabelled(&files, contract, &target)?;
+        ExampleOrigin::Files(files.iter().map(|file| file.display().to_string()).collect())
+    } else {
+        let format = auto::detect(local.paths.first().map_or(Path::new("."), PathBuf::as_path))?;
+        let options = LikeOptions { one_device: true, without_labels: true, ..LikeOptions::default() };
+        import_like(&local.paths, format, contract, &options, &target)?;
+        ExampleOrigin::Rows
+    };
+    outputs(model, &fitted(contract, &target.out)?, kernel, origin)
 }
 
 /// Computes the predictions for a federation that fits the contract of the model.
@@ -176,7 +219,7 @@ fn outputs(
     model: &TrainedModel,
     federation: &Federation,
     kernel: Isa,
-    with_devices: bool,
+    origin: ExampleOrigin,
 ) -> Result<Predictions, PredictError> {
     let built = model.spec.build(federation, kernel).map_err(RunError::from)?;
     if built.num_params() != model.params.len() {
@@ -186,15 +229,11 @@ fn outputs(
     let predictor = Predictor::new(&*built, classes, &model.params);
     let mut predictions = Predictions {
         classes: (0..classes as u32).map(|class| federation.class_name(class)).collect(),
-        devices: Vec::new(),
+        origin,
         outputs: Vec::new(),
     };
     for k in federation.devices() {
         predictions.outputs.extend(predictor.predict(federation, k).into_iter().map(|output| output as f32));
-        if with_devices {
-            let examples = federation.example_count(k) as usize;
-            predictions.devices.extend(std::iter::repeat_n(federation.id(k).to_owned(), examples));
-        }
     }
     Ok(predictions)
 }
@@ -227,7 +266,7 @@ impl Predictions {
     }
 
     /// Writes a file, Parquet if its name ends in `.parquet` and CSV otherwise. A row contains the
-    /// number of the row or the device, the prediction, and the probability of each class.
+    /// number of the row, the device or the file, the prediction, and the probability of each class.
     ///
     /// # Errors
     ///
@@ -247,10 +286,11 @@ impl Predictions {
     }
 
     fn write_parquet(&self, file: File) -> Result<(), ParquetError> {
-        let mut columns = vec![match self.devices.is_empty() {
-            true => ("row".to_owned(), TableColumn::U64((0..self.len() as u64).collect())),
-            false => ("device".to_owned(), TableColumn::Text(self.devices.clone())),
-        }];
+        let first = match self.origin.names() {
+            None => TableColumn::U64((0..self.len() as u64).collect()),
+            Some(names) => TableColumn::Text(names.to_vec()),
+        };
+        let mut columns = vec![(self.origin.column().to_owned(), first)];
         let column = |i: usize| {
             let values = self.outputs.iter().skip(i).step_by(self.width());
             TableColumn::F64(values.map(|&p| p.into()).collect())
@@ -269,11 +309,12 @@ impl Predictions {
     }
 
     fn write_csv(&self, writer: &mut csv::Writer<BufWriter<File>>) -> Result<(), csv::Error> {
-        let first = if self.devices.is_empty() { "row" } else { "device" };
-        writer.write_record([first.to_owned(), "prediction".to_owned()].into_iter().chain(self.names()))?;
+        let first = [self.origin.column().to_owned(), "prediction".to_owned()];
+        writer.write_record(first.into_iter().chain(self.names()))?;
         let best = self.most_probable();
         for (i, row) in self.outputs.chunks_exact(self.width()).enumerate() {
-            let place = self.devices.get(i).cloned().unwrap_or_else(|| i.to_string());
+            let name = self.origin.names().and_then(|names| names.get(i).cloned());
+            let place = name.unwrap_or_else(|| i.to_string());
             match best.get(i) {
                 Some(&class) => {
                     let row = row.iter().map(f32::to_string);

@@ -143,9 +143,13 @@ pub fn starter(path: &Path, options: &StarterOptions) -> Result<StarterExperimen
         Some(rate) => (rate, Vec::new()),
         None => search(&draft, &federation, options.threads)?,
     };
-    let reason = match search.len() {
-        0 => format!("{rate}"),
-        tried => format!("{rate}, the best of {tried} in {} rounds", draft.search_rounds()),
+    let reason = match (search.len(), untrained_scale(&federation, &search)) {
+        (0, _) => format!("{rate}"),
+        (tried, Some(scale)) => format!(
+            "{rate}, but none of {tried} was better than a constant prediction: divide the targets by about {scale}, \
+             their standard deviation, or use --model linear"
+        ),
+        (tried, None) => format!("{rate}, the best of {tried} in {} rounds", draft.search_rounds()),
     };
     decisions.push(StarterDecision { name: "learning rate", value: reason, option: "--rate" });
     let text = draft.text(rate, &search);
@@ -329,6 +333,28 @@ fn search(
     let best = tried.iter().filter_map(|(rate, loss)| Some((*rate, (*loss)?)));
     let best = best.min_by(|a, b| a.1.total_cmp(&b.1));
     Ok((best.map_or(draft.rates()[0], |(rate, _)| rate), tried))
+}
+
+/// Returns the standard deviation of the targets if they are numbers and no learning rate had a
+/// lower loss than the prediction of their mean. A network does not learn targets far from 1.
+fn untrained_scale(federation: &Federation, tried: &[(f64, Option<f64>)]) -> Option<f64> {
+    if federation.targets() != TargetKind::Values {
+        return None;
+    }
+    let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
+    for k in federation.split(Split::Train) {
+        let examples = federation.examples(k);
+        for value in (0..examples.len()).map(|i| f64::from(examples.value(i))) {
+            count += 1.0;
+            let before = value - mean;
+            mean += before / count;
+            squares += before * (value - mean);
+        }
+    }
+    let variance = squares / f64::max(count, 1.0);
+    let is_learned = |(_, loss): &(f64, Option<f64>)| loss.is_some_and(|loss| loss < variance / 2.0);
+    let digits = 10f64.powf(variance.sqrt().log10().floor());
+    (!tried.iter().any(is_learned)).then(|| (variance.sqrt() / digits).round() * digits)
 }
 
 /// Returns the mean loss of the first track over all examples.

@@ -138,15 +138,23 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert!(browser.text("#command").contains("--theta 0.01"), "{}", browser.text("#command"));
 
         let pictures = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        for (name, width, scheme) in
-            [("wide", 1280, "light"), ("phone", 360, "light"), ("dark", 1280, "dark")]
-        {
+        for (name, width, scheme) in [
+            ("wide", 1280, "light"),
+            ("usual", 1200, "light"),
+            ("phone", 360, "light"),
+            ("dark", 1280, "dark"),
+        ] {
             browser.screen(width, 900);
             browser.prefer(scheme);
             let wider = browser.value("document.documentElement.scrollWidth > window.innerWidth");
             assert_eq!(wider, false, "{name} scrolls sideways");
             std::fs::write(pictures.join(format!("live-{name}.png")), browser.picture()).unwrap();
         }
+        // Rounds without percentiles are not rounds in which no cohort was asked.
+        let forget = "state.rounds.forEach((round) => { round.losses = round.losses.map(() => null); })";
+        browser.value(&format!("{forget}; drawSpread()"));
+        let note = browser.text("#spread");
+        assert!(note.contains("No percentiles: they need the losses of at least 5 devices"), "{note}");
         assert_eq!(browser.complaints, Vec::<String>::new());
     })
     .await

@@ -52,7 +52,11 @@ pub(super) fn run(args: &AutoArgs) -> Result<()> {
     if let [folder] = &args.sources[..]
         && folder.is_dir()
     {
-        let imported = images::import_folder(folder, image_options, &args.target.target(0));
+        let target = args.target.target(0);
+        let imported = match args.types.contract()? {
+            Some(contract) => images::import_folder_like(folder, &contract, &target),
+            None => images::import_folder(folder, image_options, &target),
+        };
         return args.target.report(imported);
     }
     let sources = auto::LocalFiles::new(&args.sources).map_err(import_error)?;

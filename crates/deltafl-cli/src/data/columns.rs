@@ -8,8 +8,12 @@ use deltafl_data::import::table::{self, Decimal, LikeOptions, TableColumns, Text
 use deltafl_data::import::{Features, ImportTarget, auto};
 use miette::Result;
 
+use super::info::column_lines;
 use super::target::TargetArgs;
 use crate::error::{bad_input, explained};
+
+/// Most columns that an import lists.
+const LISTED: usize = 20;
 
 /// The storage of features.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -120,6 +124,10 @@ pub(super) struct TypeArgs {
     /// The units of texts
     #[arg(long, value_enum, default_value_t = UnitArg::Words)]
     unit: UnitArg,
+    /// A tokenizer.json of Hugging Face, whose tokens are the units of texts; needs a build with
+    /// `--features tokenizers`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "keep_case"])]
+    tokenizer: Option<PathBuf>,
     /// The largest vocabulary of texts; the most frequent words of the train devices are kept
     #[arg(long, value_name = "N", default_value_t = TextOptions::default().vocabulary)]
     vocabulary: usize,
@@ -175,6 +183,7 @@ impl TypeArgs {
                 vocabulary: self.vocabulary,
                 length: self.text_length,
                 vectors: self.vectors.clone(),
+                tokenizer: self.tokenizer.clone(),
             },
             ..TableColumns::default()
         }
@@ -246,7 +255,12 @@ pub(super) fn run_table(
         }
         format => table::import_files(sources, format, &columns, features, &out),
     };
-    target.report(imported)
+    target.report(imported)?;
+    if !target.json {
+        let federation = deltafl_data::open(&out.out).map_err(|error| bad_input(error.to_string()))?;
+        print!("  columns\n{}", column_lines(&federation, LISTED));
+    }
+    Ok(())
 }
 
 /// Parses a size such as `28x28`.

@@ -80,6 +80,14 @@ fn text(summary: &FederationSummary, verified: bool) -> String {
 fn columns(federation: &Federation) -> String {
     /// Most columns that are listed.
     const MOST: usize = 60;
+    match column_lines(federation, MOST) {
+        lines if lines.is_empty() => lines,
+        lines => format!("\n     columns\n{lines}"),
+    }
+}
+
+/// Returns a line for each column of the table of origin, with its type.
+pub(super) fn column_lines(federation: &Federation, most: usize) -> String {
     let mut lines = Vec::new();
     if let Some(coding) = federation.coding() {
         lines.extend(coding.device.iter().map(|name| format!("{name}  device")));
@@ -103,16 +111,12 @@ fn columns(federation: &Federation) -> String {
         let ignored = coding.ignored.iter();
         lines.extend(ignored.map(|column| format!("{}  not used: {}", column.name, column.reason)));
     }
-    if lines.is_empty() {
-        return String::new();
-    }
-    let more = lines.len().saturating_sub(MOST);
-    lines.truncate(MOST);
+    let more = lines.len().saturating_sub(most);
+    lines.truncate(most);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
-    let listed: Vec<String> = lines.into_iter().map(|line| format!("    {line}\n")).collect();
-    format!("\n     columns\n{}", listed.concat())
+    lines.into_iter().map(|line| format!("    {line}\n")).collect()
 }
 
 /// Describes the targets, and how often each named class occurs.

@@ -143,7 +143,10 @@ fn report_splits(out: &std::path::Path) -> Result<()> {
 pub(crate) fn import_error(error: ImportError) -> Report {
     match error {
         ImportError::Save(error) => save_error(error),
-        error => bad_input(error.to_string()).into(),
+        error => match error.help() {
+            Some(help) => bad_input(error.to_string()).help(help).into(),
+            None => bad_input(error.to_string()).into(),
+        },
     }
 }
 

@@ -39,6 +39,11 @@ const FIRST: &str = "f: csv, 3 devices, 6 examples, 3 classes
   3 train, 0 test, 0 validation devices
   no test devices: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
   split = { within = { train = 0.8 } } to hold back examples of each device
+  columns
+    user  device
+    y  label
+    x1  number
+    x2  number
 ";
 
 #[test]

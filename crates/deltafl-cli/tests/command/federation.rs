@@ -96,8 +96,7 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     let mut devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
     // Every device answers in every round, and learns that training is over.
-    for said in ["takes part in normalised", "answered in round 1", "answered in round 2", "training is over"]
-    {
+    for said in ["takes part in normalised", "answered in round 1", "answered in round 2"] {
         devices[0].hear(said);
     }
     assert!(asked(&http, "/metrics").1.contains("deltafl_leading 1"), "it holds the lease");
@@ -131,6 +130,29 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     workdir.printed("report deployed --no-figures");
     let table = std::fs::read_to_string(workdir.path("deployed/tables.md")).unwrap();
     assert!(table.contains("from secure sums over cohorts") && table.contains('–'), "{table}");
+
+    // A finished federation trains further rounds with the same devices, which connect again, and
+    // with a device that is started again.
+    devices[0].hear("evaluated a model on its held-out examples");
+    devices[0].hear("training is over");
+    drop((serving, devices.pop()));
+    devices.extend(data.devices().last().map(device));
+    workdir.printed("run x.toml --out longer --quiet --set rounds=4");
+    let further = format!("serve x.toml --insecure --set rounds=4 --listen {address} --out deployed");
+    let mut serving = workdir.start(&format!("{further} --http 127.0.0.1:0 --stay"));
+    serving.hear("all rounds are done");
+    for said in ["connecting again", "connected again", "answered in round 3", "answered in round 4"] {
+        devices[0].hear(said);
+    }
+    assert!(trained("deployed") == trained("longer"));
+    let summary = std::fs::read_to_string(workdir.path("deployed/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let last = summary["tracks"][0]["held_out"].as_array().and_then(|told| told.last()).cloned().unwrap();
+    assert_eq!((last["version"].as_u64(), last["devices"].as_u64()), (Some(4), Some(6)), "{summary}");
+    // Only the number of rounds can change, and it only grows.
+    drop(serving);
+    let refused = workdir.refusal(&format!("{further} --set rounds=2"));
+    assert!(refused.contains("rounds"), "{refused}");
 }
 
 #[test]

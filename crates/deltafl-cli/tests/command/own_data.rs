@@ -7,6 +7,8 @@ use std::process::Stdio;
 use crate::support::Workdir;
 
 mod defaults;
+mod first_try;
+mod odd_files;
 
 /// Reviews by twelve authors, with quotes, empty cells, Windows line ends and a byte order mark.
 fn reviews(authors: usize) -> String {
@@ -97,6 +99,25 @@ fn a_folder_of_images_goes_to_a_report_and_to_predictions_in_four_commands_each(
     workdir.printed("report r");
     let told = workdir.printed("predict r p --out predictions.csv");
     assert!(told.contains("60 predictions") && told.contains("(left: 30, top: 30)"), "{told}");
+
+    // Images as they are, without classes and of another size: a folder, a file, a table of paths.
+    let told = workdir.printed("predict r photos --out files.csv");
+    assert!(told.contains("60 predictions") && told.contains("(left: 30, top: 30)"), "{told}");
+    let files = fs::read_to_string(workdir.path("files.csv")).unwrap();
+    assert!(files.starts_with("file,prediction,p(left),p(top)\nphotos/device 0/left/0.png,left,"), "{files}");
+    fs::copy(workdir.path("photos/device 0/top/1.png"), workdir.path("alone.png")).unwrap();
+    fs::write(workdir.path("list.csv"), "note,path\nx,alone.png\ny,photos/device 1/left/0.png\n").unwrap();
+    assert!(workdir.printed("predict r alone.png --out one.csv").contains("(left: 0, top: 1)"));
+    assert!(workdir.printed("predict r list.csv --out two.csv").contains("(left: 1, top: 1)"));
+    let told = workdir.printed("data import auto photos --like r --out again");
+    assert!(told.contains("6 devices, 60 examples, 2 classes (left, top)"), "{told}");
+    write_png(&workdir.path("other/a/bottom/1.png"), true, 1, false);
+    let told = workdir.refusal("data import auto other --like r --out unknown");
+    assert!(told.contains("1.png: the class \"bottom\" is not among those that the model knows"), "{told}");
+    let told = workdir.refusal("data import auto list.csv --like r --out no").replace("\n  │", "");
+    assert!(told.contains("list.csv: this is a table, but the earlier data were images"), "{told}");
+    fs::create_dir(workdir.path("empty")).unwrap();
+    assert!(workdir.refusal("predict r empty --out p.csv").contains("empty: holds no PNG or JPEG images"));
 
     // Coloured images keep three channels, or are grey on request; sizes are stated.
     write_png(&workdir.path("colours/a/left/1.png"), false, 1, true);
@@ -194,6 +215,86 @@ difference = abs(got - expected).max()
 assert got.shape == expected.shape and difference < 1e-5 * max(1.0, abs(expected).max()), (got.shape, expected.shape, difference)
 print("agrees", got.shape, difference)
 "#;
+
+/// Loads an exported file with PyTorch, compares its tensors with those of the safetensors file,
+/// and computes the predictions of three models.
+const COMPARE_TORCH: &str = r#"
+import csv, json, re, sys
+import torch
+from safetensors.torch import load_file
+path, model, contract, table, predictions = sys.argv[1:]
+tensors = torch.load(path, weights_only=True)
+same = load_file(path[:-2] + "safetensors")
+assert tensors.keys() == same.keys() and all(torch.equal(tensors[k], same[k]) for k in same), tensors.keys()
+contract = json.load(open(contract))
+rows = list(csv.DictReader(open(table)))
+def coded(row):
+    out = []
+    for column in contract["columns"]:
+        value = row[column["name"]]
+        if "categories" in column:
+            out += [float(value == c or (value == "" and c == "(missing)")) for c in column["categories"]]
+        else:
+            out.append(float(value) if value else column["fill"])
+            out += [float(value == "")] if column.get("indicator") else []
+    return out
+if model == "text-bag":
+    words = {word: i for i, word in enumerate(contract["words"]) if i}
+    texts = [[words[w] for w in re.findall(r"[\w']+|[.,!?;]", row["text"].lower()) if w in words] for row in rows]
+    texts = [text[:contract["inputs"]["len"]] for text in texts]
+    h = torch.stack([tensors["embedding.weight"][text].mean(0) for text in texts])
+else:
+    h = torch.tensor([coded(row) for row in rows])
+    if "normalisation" in contract:
+        scale, shift = (torch.tensor(contract["normalisation"][k]) for k in ("scale", "shift"))
+        h = h * scale + shift
+for layer in ["fc1", "fc2"] if model == "perceptron" else ["fc"]:
+    linear = torch.nn.Linear(h.shape[1], len(tensors[layer + ".weight"]))
+    linear.load_state_dict({name: tensors[f"{layer}.{name}"] for name in ("weight", "bias")})
+    h = linear(h)
+    h = torch.relu(h) if layer == "fc1" else h
+expected = torch.tensor([[float(x) for x in row[2:] or row[1:2]] for row in list(csv.reader(open(predictions)))[1:]])
+got = torch.softmax(h, 1) if contract["classes"] else h
+difference = (got - expected).abs().max().item()
+assert got.shape == expected.shape and difference < 1e-5 * max(1.0, expected.abs().max().item()), (got.shape, difference)
+"#;
+
+#[test]
+#[ignore = "needs a python3 with torch and safetensors, whose path DELTAFL_PYTHON contains"]
+fn torch_computes_the_predictions_of_the_command() {
+    let python = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let workdir = Workdir::with("");
+    fs::write(workdir.path("compare.py"), COMPARE_TORCH).unwrap();
+    fs::write(workdir.path("reviews.csv"), reviews(8)).unwrap();
+    let row = |i: usize| {
+        let area = if i.is_multiple_of(7) { String::new() } else { (i * 13 % 29).to_string() };
+        format!("s{},{area},{},{},{}\n", i % 5, ["flat", "house", ""][i % 3], i % 2, 100 + i * 3)
+    };
+    let rows: String = (0..60).map(row).collect();
+    fs::write(workdir.path("mixed.csv"), format!("shop,area,kind,label,price\n{rows}")).unwrap();
+    let cases = [
+        ("mixed.csv", "--missing category", "linear"),
+        ("mixed.csv", "--label price --regression", "linear"),
+        ("mixed.csv", "", "perceptron"),
+        ("reviews.csv", "", "text-bag"),
+    ];
+    for (i, (table, options, model)) in cases.into_iter().enumerate() {
+        workdir.printed(&format!("data import auto {table} {options} --out f{i}"));
+        workdir.printed(&format!("init f{i} --model {model} --rate 0.1 --rounds 3"));
+        workdir.printed(&format!("run f{i}.toml --out r{i} --quiet"));
+        workdir.printed(&format!("predict r{i} {table} --theta 1 --out p{i}.csv"));
+        workdir.printed(&format!("export r{i} --format safetensors --out e{i}"));
+        let exported = workdir.printed(&format!("export r{i} --format torch --out e{i}"));
+        let file = exported.lines().next().unwrap();
+        let output = std::process::Command::new(&python)
+            .args(["compare.py", file, model, &format!("r{i}/contract.json"), table, &format!("p{i}.csv")])
+            .current_dir(workdir.path(""))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{model} on {table}: {said}");
+    }
+}
 
 #[test]
 #[ignore = "needs a python3 with onnxruntime, whose path DELTAFL_PYTHON contains"]

@@ -70,7 +70,7 @@ impl TableRows for ArrowRows {
             ArrowValue::Real(real) if real.is_nan() => Cell::Missing,
             ArrowValue::Real(real) => Cell::Number(real as f32),
             ArrowValue::Days(days) => Cell::Days(days),
-            ArrowValue::Truth(truth) => Cell::Text(if truth { "true" } else { "false" }.into()),
+            ArrowValue::Truth(truth) => Cell::Truth(truth),
             ArrowValue::Text(text) => Cell::Text(text.trim().into()),
             ArrowValue::Invalid => return Err(self.error(ImportProblem::Utf8)),
             ArrowValue::Unused(found) => Cell::Other(found),
@@ -82,19 +82,7 @@ impl TableRows for ArrowRows {
             ArrowValue::Missing => None,
             ArrowValue::Whole(whole) => Some(whole.to_string().into()),
             ArrowValue::Text(text) => Some(text.into()),
-            _ => match self.cell(column)? {
-                Cell::Missing => None,
-                Cell::Text(text) => Some(text),
-                Cell::Number(number) => Some(number.to_string().into()),
-                Cell::Days(days) => Some(days.to_string().into()),
-                Cell::Other(found) => {
-                    return Err(self.error(ImportProblem::Unsupported {
-                        what: "the column".to_owned(),
-                        found: found.to_owned(),
-                        supported: "strings, numbers and dates",
-                    }));
-                }
-            },
+            _ => self.cell(column)?.into_text().map_err(|problem| self.error(problem))?,
         })
     }
 

@@ -44,6 +44,8 @@ pub enum ColumnRole {
     Identifier,
     /// The same value in every row, or none.
     Constant,
+    /// Values of a type without use.
+    Other,
 }
 
 impl ColumnRole {
@@ -60,6 +62,7 @@ impl ColumnRole {
             Self::Date => "date",
             Self::Identifier => "identifier",
             Self::Constant => "constant",
+            Self::Other => "other",
         }
     }
 }
@@ -234,7 +237,7 @@ fn finish(
             _ if roles.ignored[i] => Some("--ignore"),
             _ if !wanted(i) => Some("not among --columns"),
             ColumnRole::Identifier => Some("almost all values are different"),
-            ColumnRole::Constant => Some(column.other.unwrap_or("one value")),
+            ColumnRole::Constant | ColumnRole::Other => Some(column.unused()),
             ColumnRole::Date if !given.dates.contains(&name) && !given.features.contains(&name) => {
                 Some("dates, unless --date names them")
             }
@@ -254,6 +257,9 @@ fn finish(
             _ => {}
         }
         let mut note = column.note(role, reason, regression);
+        if role == ColumnRole::Label && given.label.is_empty() && !column.is_named_label() {
+            note.push_str(", a guess: --label names another column");
+        }
         if given.group.as_ref() == Some(&name) {
             note = note.replace("not used: the", "the");
         }
@@ -271,7 +277,7 @@ struct Roles {
     ignored: Vec<bool>,
 }
 
-const DEVICES: [&str; 42] = [
+const DEVICES: [&str; 51] = [
     "device",
     "user",
     "client",
@@ -314,6 +320,15 @@ const DEVICES: [&str; 42] = [
     "household",
     "vehicle",
     "driver",
+    "agency",
+    "agent",
+    "seller",
+    "vendor",
+    "farm",
+    "ward",
+    "doctor",
+    "practice",
+    "dev",
 ];
 const SPLITS: [&str; 6] = ["split", "fold", "set", "subset", "part", "partition"];
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::error::ImportProblem;
 use super::number::json_f32;
 
 /// A value of a row.
@@ -13,10 +14,37 @@ pub(crate) enum Cell<'a> {
     Text(Cow<'a, str>),
     /// A number.
     Number(f32),
+    /// A truth value: a word, or 0 or 1 in a column of numbers.
+    Truth(bool),
     /// A date, in days since 1970-01-01.
     Days(f64),
     /// A value of a type that is not a feature, with the name of the type.
     Other(&'static str),
+}
+
+impl<'a> Cell<'a> {
+    /// Returns the text of the value, or `None` if it is missing.
+    pub(crate) fn into_text(self) -> Result<Option<Cow<'a, str>>, ImportProblem> {
+        Ok(Some(match self {
+            Self::Missing => return Ok(None),
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string().into(),
+            Self::Truth(truth) => truth_word(truth).into(),
+            Self::Days(days) => days.to_string().into(),
+            Self::Other(found) => {
+                return Err(ImportProblem::Unsupported {
+                    what: "the column".to_owned(),
+                    found: found.to_owned(),
+                    supported: "strings, numbers and dates",
+                });
+            }
+        }))
+    }
+}
+
+/// Returns the word of a truth value.
+pub(crate) fn truth_word(truth: bool) -> &'static str {
+    if truth { "true" } else { "false" }
 }
 
 /// Whether a text means a missing value: the texts of pandas.

@@ -6,7 +6,7 @@
 
 use deltafl::data::{FeatureColumn, MISSING};
 
-use super::cell::{Cell, Decimal, days, is_missing, number};
+use super::cell::{Cell, Decimal, days, is_missing, number, truth_word};
 use super::error::ImportProblem;
 use super::fast_hash::FastMap;
 
@@ -43,7 +43,7 @@ impl FeatureCoder {
         let first = row.len();
         row.resize(first + self.column.width(), 0.0);
         let word = word(cell, &self.column.name)?;
-        let place = self.index.get(word.as_deref().unwrap_or(MISSING)).copied();
+        let place = find_word(word.as_deref().unwrap_or(MISSING), &self.index);
         let other = self.column.other.then_some(self.column.categories.len());
         if let Some(place) = place.or(other) {
             row[first + place] = 1.0;
@@ -58,6 +58,16 @@ impl FeatureCoder {
             false => numeric(cell, &self.column.name, self.decimal),
         }
     }
+}
+
+/// Returns the place of a word. Formats spell truth values differently: `True` of pandas is `true`
+/// of JSON.
+pub(crate) fn find_word<T: Copy>(word: &str, index: &FastMap<T>) -> Option<T> {
+    const SPELLINGS: [[&str; 3]; 2] = [["true", "True", "TRUE"], ["false", "False", "FALSE"]];
+    index.get(word).copied().or_else(|| {
+        let spellings = SPELLINGS.iter().find(|spellings| spellings.contains(&word))?;
+        spellings.iter().find_map(|spelling| index.get(*spelling).copied())
+    })
 }
 
 /// Returns the error of a missing value.
@@ -79,6 +89,7 @@ pub(crate) fn numeric(cell: &Cell<'_>, column: &str, decimal: Decimal) -> Result
     match cell {
         Cell::Missing => Ok(None),
         Cell::Number(number) => Ok(Some(*number)),
+        Cell::Truth(truth) => Ok(Some(f32::from(u8::from(*truth)))),
         Cell::Days(days) => Ok(Some(*days as f32)),
         Cell::Text(text) => match number(text, decimal) {
             Some(number) if number.is_nan() => Ok(None),
@@ -103,6 +114,7 @@ pub(crate) fn date(cell: &Cell<'_>, column: &str) -> Result<Option<f32>, ImportP
         Cell::Number(number) => {
             Err(ImportProblem::Date { text: number.to_string(), column: column.to_owned() })
         }
+        Cell::Truth(truth) => Err(ImportProblem::Date { text: truth.to_string(), column: column.to_owned() }),
         Cell::Other(found) => Err(unsupported(column, found)),
     }
 }
@@ -117,6 +129,7 @@ pub(crate) fn word<'c>(
         Cell::Text(text) if is_missing(text) => None,
         Cell::Text(text) => Some(std::borrow::Cow::Borrowed(text)),
         Cell::Number(number) => Some(number.to_string().into()),
+        Cell::Truth(truth) => Some(truth_word(*truth).into()),
         Cell::Days(days) => Some(days.to_string().into()),
         Cell::Other(found) => return Err(unsupported(column, found)),
     })

@@ -100,6 +100,11 @@ pub enum ImportProblem {
     /// A line is not JSON.
     #[error("not a JSON object: {0}")]
     Json(String),
+    /// The first line of a delimited file contains numbers only.
+    #[error(
+        "the first line contains numbers only, but it must name the columns: insert a line such as a,b,label"
+    )]
+    NoHeader,
     /// Two columns have the same name.
     #[error("two columns are called {0:?}: rename one of them")]
     DuplicateColumn(String),
@@ -157,6 +162,30 @@ pub enum ImportProblem {
     /// The earlier import has no conversion that can be applied to tables.
     #[error("the conversion of the earlier data is not known: it was not imported from a table")]
     NoCoding,
+    /// No column is a feature.
+    #[error("no column is left as a feature: --columns, --number, --category, --date and --text name some")]
+    NoFeatures,
+    /// The words of a column are numbers with commas.
+    #[error(
+        "the column {column:?} contains numbers with commas: give --decimal , or remove the commas if they separate \
+         thousands; --category {column} reads them as words"
+    )]
+    DecimalCommas {
+        /// The column.
+        column: String,
+    },
+    /// A `tokenizer.json` cannot be used.
+    #[error("not a usable tokenizer.json: {0}")]
+    Tokenizer(String),
+    /// This build cannot use a `tokenizer.json`.
+    #[error("this build has no tokenizers: install deltafl with --features tokenizers")]
+    NoTokenizers,
+    /// A table is given, but the model was trained on images.
+    #[error("this is a table, but the earlier data were images: give a folder DEVICE/CLASS/*.png")]
+    ImagesExpected,
+    /// Images are given, but the model was trained on other inputs.
+    #[error("these are images, but the model was not trained on images")]
+    NoImages,
     /// A text is not a number.
     #[error("{0:?} is not a number")]
     Number(String),
@@ -383,6 +412,19 @@ impl fmt::Display for FoundItem {
 }
 
 impl ImportError {
+    /// Returns instructions to fix the error, if its message contains none.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::At { problem, .. } | Self::File { problem, .. } => match **problem {
+                ImportProblem::Utf8 => {
+                    Some("save the file as UTF-8, for example with `iconv -f latin1 -t utf-8`")
+                }
+                _ => None,
+            },
+            Self::Save(_) | Self::Split(_) => None,
+        }
+    }
+
     pub(crate) fn at(path: &Path, at: FilePosition, problem: ImportProblem) -> Self {
         Self::At { path: path.to_owned(), at, problem: Box::new(problem) }
     }

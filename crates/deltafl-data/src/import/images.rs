@@ -2,12 +2,15 @@
 //! column of paths.
 //!
 //! Images of another size than the most frequent one are resized with a Lanczos filter. Pixels are
-//! stored channel by channel, one byte each.
+//! stored channel by channel, one byte each. Images that follow an earlier import have its size, its
+//! colours and its classes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use deltafl::data::{DeviceExamples, ImageShape, InputKind, Provenance, TableCoding, TargetKind};
+use deltafl::data::{
+    DataContract, DeviceExamples, ImageShape, InputKind, Provenance, TableCoding, TargetKind,
+};
 
 use super::error::{ImportError, ImportProblem};
 use super::image::{DecodedImage, decode};
@@ -59,12 +62,61 @@ pub fn is_image(path: &Path) -> bool {
     extension.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.as_str()))
 }
 
+/// The conversion of images: chosen from the images, or that of an earlier import.
+enum Conversion {
+    New(ImageOptions),
+    Like { shape: ImageShape, classes: Vec<String> },
+}
+
+impl Conversion {
+    fn like(contract: &DataContract, path: &Path) -> Result<Self, ImportError> {
+        let shape = contract.table.as_ref().and_then(|coding| coding.image);
+        let shape = shape.ok_or_else(|| ImportError::file(path, ImportProblem::NoImages))?;
+        let numbered = || (0..contract.classes).map(|class| class.to_string()).collect();
+        let names = &contract.class_names;
+        Ok(Self::Like { shape, classes: if names.is_empty() { numbered() } else { names.clone() } })
+    }
+
+    /// Returns the names of the classes in their order.
+    fn classes(&self, files: &[ImageFile]) -> Vec<String> {
+        if let Self::Like { classes, .. } = self {
+            return classes.clone();
+        }
+        let names: BTreeSet<&str> = files.iter().map(|file| file.class.as_str()).collect();
+        let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        if names.iter().all(|name| name.parse::<u32>().is_ok()) {
+            names.sort_by_key(|name| name.parse::<u32>().unwrap_or(0));
+        }
+        names
+    }
+
+    fn shape(&self, files: &[ImageFile]) -> Result<ImageShape, ImportError> {
+        match self {
+            Self::New(options) => shape(files, *options),
+            Self::Like { shape, .. } => Ok(*shape),
+        }
+    }
+}
+
 /// Imports a folder `device/class/image`, or `class/image` with one device.
 pub fn import_folder(
     folder: &Path,
     options: ImageOptions,
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
+    folder_as(folder, &Conversion::New(options), target)
+}
+
+/// Imports a folder of images with the size, the colours and the classes of an earlier import.
+pub fn import_folder_like(
+    folder: &Path,
+    contract: &DataContract,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    folder_as(folder, &Conversion::like(contract, folder)?, target)
+}
+
+fn folder_as(folder: &Path, conversion: &Conversion, target: &ImportTarget) -> Result<Imported, ImportError> {
     let mut paths = Vec::new();
     list(folder, &mut Vec::new(), &mut paths)?;
     let files = paths.into_iter().map(|(names, path)| match &names[..] {
@@ -75,8 +127,63 @@ pub fn import_folder(
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let mut source = Provenance::new("images");
     source.file(folder);
-    let coding = TableCoding::default();
-    import(folder, &files, options, target, coding, source)
+    import(folder, &files, conversion, target, TableCoding::default(), source)
+}
+
+/// Imports images without classes for predictions, as one device and in their order, with the size
+/// and the colours of an earlier import.
+pub fn import_unlabelled(
+    files: &[PathBuf],
+    contract: &DataContract,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let first = files.first().map_or(Path::new("."), PathBuf::as_path);
+    let conversion = Conversion::like(contract, first)?;
+    let class = conversion.classes(&[]).into_iter().next().unwrap_or_default();
+    let file =
+        |path: &PathBuf| ImageFile { device: "all".to_owned(), class: class.clone(), path: path.clone() };
+    let files: Vec<ImageFile> = files.iter().map(file).collect();
+    import(first, &files, &conversion, target, TableCoding::default(), Provenance::new("images"))
+}
+
+/// Returns the images among files, in folders at any depth, and in a column of tables.
+pub fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ImportError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let mut listed = Vec::new();
+            list(path, &mut Vec::new(), &mut listed)?;
+            if listed.is_empty() {
+                return Err(ImportError::file(path, ImportProblem::Nothing("no PNG or JPEG images")));
+            }
+            found.extend(listed.into_iter().map(|(_, path)| path));
+        } else if is_image(path) {
+            found.push(path.clone());
+        } else {
+            found.extend(listed_in_table(path)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the images of a table: those of the first column whose first value is the name of one.
+fn listed_in_table(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    let table = TableFiles::open(&[path.to_owned()], super::auto::detect(path)?, None)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let (mut rows, mut column, mut found) = (table.rows()?, None, Vec::new());
+    while rows.next()? {
+        if column.is_none() {
+            for place in 0..table.header.len() {
+                let text = rows.text(place)?.unwrap_or_default();
+                if column.is_none() && is_image(Path::new(text.trim())) {
+                    column = Some(place);
+                }
+            }
+        }
+        let place = column.ok_or_else(|| rows.error(ImportProblem::Nothing("no path of an image")))?;
+        found.push(folder.join(rows.text(place)?.unwrap_or_default().trim()));
+    }
+    Ok(found)
 }
 
 /// Imports a table with a column of paths, relative to the folder of the table.
@@ -88,6 +195,7 @@ pub fn import_table(
     options: ImageOptions,
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
+    let conversion = Conversion::New(options);
     let table = TableFiles::open(&[path.to_owned()], format, None)?;
     let device = columns.device.as_deref().map(|name| table.column(name)).transpose()?;
     let (label, image) = (table.column(&columns.label)?, table.column(image)?);
@@ -109,7 +217,7 @@ pub fn import_table(
         label: Some(columns.label.clone()),
         ..TableCoding::default()
     };
-    import(path, &files, options, target, coding, source)
+    import(path, &files, &conversion, target, coding, source)
 }
 
 /// Lists the images of a folder in the order of their names, with the names of the folders.
@@ -169,7 +277,7 @@ fn shape(files: &[ImageFile], options: ImageOptions) -> Result<ImageShape, Impor
 fn import(
     path: &Path,
     files: &[ImageFile],
-    options: ImageOptions,
+    conversion: &Conversion,
     target: &ImportTarget,
     coding: TableCoding,
     mut source: Provenance,
@@ -177,13 +285,9 @@ fn import(
     if files.is_empty() {
         return Err(ImportError::file(path, ImportProblem::Nothing("no PNG or JPEG images")));
     }
-    let names: BTreeSet<&str> = files.iter().map(|file| file.class.as_str()).collect();
-    let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-    if names.iter().all(|name| name.parse::<u32>().is_ok()) {
-        names.sort_by_key(|name| name.parse::<u32>().unwrap_or(0));
-    }
+    let names = conversion.classes(files);
     let classes: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
-    let shape = shape(files, options)?;
+    let shape = conversion.shape(files)?;
     let mut spool = Spool::new(&target.parent())?;
     let (mut resized, mut grey) = (0, 0);
     for file in files {
@@ -192,7 +296,11 @@ fn import(
         grey += u64::from(image.is_colour && shape.channels == 1);
         let device = spool.device(&file.device);
         spool.row(device, &pixels(image, shape))?;
-        spool.label(classes[file.class.as_str()]);
+        let class = classes.get(file.class.as_str()).ok_or_else(|| {
+            let problem = ImportProblem::UnknownClass { name: file.class.clone(), known: names.clone() };
+            ImportError::file(&file.path, problem)
+        })?;
+        spool.label(*class);
     }
     source.option("images", format!("{} × {} × {}", shape.width, shape.height, shape.channels));
     if resized > 0 {

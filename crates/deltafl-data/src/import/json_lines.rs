@@ -1,32 +1,34 @@
-//! JSON lines: an object per line, or one array of objects.
+//! JSON: an object per line, or an array of objects on one or more lines.
 //!
-//! The columns are the keys of all objects. The values of nested objects have dotted names. A key
-//! that a line does not have is missing in it.
+//! The columns are the keys of all objects, in the order in which they first occur. The values of
+//! nested objects have dotted names. A key that an object does not have is missing in it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::Number;
 
 use super::cell::Cell;
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
 use super::rows::TableRows;
 
+mod objects;
+
+use objects::{JsonValue, Objects};
+
 /// Most columns, and the deepest nesting.
 const MOST_COLUMNS: usize = 1 << 16;
 const DEEPEST: usize = 16;
 
-/// A file of JSON lines.
+/// A file of JSON objects.
 pub(crate) struct JsonLines {
     name: PathBuf,
-    input: Input,
-    buffer: Vec<u8>,
+    objects: Objects,
     columns: Vec<String>,
     index: HashMap<String, usize>,
-    row: Vec<Value>,
-    line: u64,
+    row: Vec<JsonValue>,
 }
 
 impl JsonLines {
@@ -34,15 +36,13 @@ impl JsonLines {
     pub(crate) fn open(path: &Path, name: &Path) -> Result<Self, ImportError> {
         let mut lines = Self {
             name: name.to_owned(),
-            input: Input::open_text(path, name)?,
-            buffer: Vec::new(),
+            objects: Objects::new(Input::open_text(path, name)?),
             columns: Vec::new(),
             index: HashMap::new(),
             row: Vec::new(),
-            line: 0,
         };
         while let Some(object) = lines.object()? {
-            for (key, _) in lines.flat(object)? {
+            for (key, _) in object {
                 if !lines.index.contains_key(&key) {
                     if lines.columns.len() == MOST_COLUMNS {
                         return Err(lines
@@ -53,68 +53,31 @@ impl JsonLines {
                 }
             }
         }
-        lines.input = Input::open_text(path, name)?;
-        lines.line = 0;
+        lines.objects = Objects::new(Input::open_text(path, name)?);
         Ok(lines)
     }
 
-    /// Returns the object of the next line that is not empty.
-    fn object(&mut self) -> Result<Option<Value>, ImportError> {
-        loop {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            let line = self.input.line(&mut buffer)?;
-            self.line += 1;
-            let parsed = match line {
-                None => {
-                    self.buffer = buffer;
-                    return Ok(None);
-                }
-                Some(line) => parse(line),
-            };
-            self.buffer = buffer;
-            match parsed {
-                Ok(None) => {}
-                Ok(object) => return Ok(object),
-                Err(problem) => return Err(self.error(problem)),
-            }
-        }
-    }
-
-    /// Returns the values of an object, with dotted names for those of nested objects.
-    fn flat(&self, object: Value) -> Result<Vec<(String, Value)>, ImportError> {
+    /// Returns the values of the next object, with dotted names for those of nested objects.
+    fn object(&mut self) -> Result<Option<Vec<(String, JsonValue)>>, ImportError> {
+        let object = self.objects.next().map_err(|problem| self.error(problem))?;
+        let Some(object) = object else { return Ok(None) };
         let mut flat = Vec::new();
         flatten(String::new(), object, 0, &mut flat).map_err(|problem| self.error(problem))?;
-        Ok(flat)
-    }
-}
-
-/// Parses a line: an object, possibly one of an array that spans lines. `None` for an empty line.
-fn parse(line: &[u8]) -> Result<Option<Value>, ImportProblem> {
-    let line = line.trim_ascii();
-    let line = line.strip_suffix(b",").unwrap_or(line);
-    if line.is_empty() || line == b"[" || line == b"]" {
-        return Ok(None);
-    }
-    let line = line.strip_prefix(b"[").filter(|rest| rest.starts_with(b"{")).unwrap_or(line);
-    let line = if line.starts_with(b"{") { line.strip_suffix(b"]").unwrap_or(line) } else { line };
-    match serde_json::from_slice(line) {
-        Ok(object @ Value::Object(_)) => Ok(Some(object)),
-        Ok(_) => Err(ImportProblem::Json("expected an object such as {\"text\": \"…\"}".to_owned())),
-        Err(error) => Err(ImportProblem::Json(error.to_string())),
+        Ok(Some(flat))
     }
 }
 
 fn flatten(
     name: String,
-    value: Value,
+    value: JsonValue,
     depth: usize,
-    flat: &mut Vec<(String, Value)>,
+    flat: &mut Vec<(String, JsonValue)>,
 ) -> Result<(), ImportProblem> {
     match value {
-        Value::Object(_) if depth == DEEPEST => {
+        JsonValue::Object(_) if depth == DEEPEST => {
             Err(ImportProblem::TooLong { what: "a nesting", limit: DEEPEST })
         }
-        Value::Object(entries) => {
+        JsonValue::Object(entries) => {
             for (key, value) in entries {
                 let key = if name.is_empty() { key } else { format!("{name}.{key}") };
                 flatten(key, value, depth + 1, flat)?;
@@ -136,8 +99,8 @@ impl TableRows for JsonLines {
     fn next(&mut self) -> Result<bool, ImportError> {
         let Some(object) = self.object()? else { return Ok(false) };
         self.row.clear();
-        self.row.resize(self.columns.len(), Value::Null);
-        for (key, value) in self.flat(object)? {
+        self.row.resize(self.columns.len(), JsonValue::Null);
+        for (key, value) in object {
             if let Some(&place) = self.index.get(&key) {
                 self.row[place] = value;
             }
@@ -147,25 +110,29 @@ impl TableRows for JsonLines {
 
     fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
         Ok(match &self.row[column] {
-            Value::Null => Cell::Missing,
-            Value::Bool(truth) => Cell::Text(if *truth { "true" } else { "false" }.into()),
-            Value::Number(number) => Cell::Number(number.as_f64().unwrap_or(f64::NAN) as f32),
-            Value::String(text) => Cell::Text(text.trim().into()),
-            Value::Array(_) | Value::Object(_) => Cell::Other("lists"),
+            JsonValue::Null => Cell::Missing,
+            JsonValue::Truth(truth) => Cell::Truth(*truth),
+            JsonValue::Number(number) => Cell::Number(as_f32(number)),
+            JsonValue::Text(text) => Cell::Text(text.trim().into()),
+            JsonValue::List(_) | JsonValue::Object(_) => Cell::Other("lists"),
         })
     }
 
     fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
         Ok(match &self.row[column] {
-            Value::Null => None,
-            Value::Bool(truth) => Some(if *truth { "true" } else { "false" }.into()),
-            Value::Number(number) => Some(number.to_string().into()),
-            Value::String(text) => Some(text.as_str().into()),
-            other => Some(other.to_string().into()),
+            JsonValue::Null => None,
+            JsonValue::Number(number) => Some(number.to_string().into()),
+            JsonValue::Text(text) => Some(text.as_str().into()),
+            JsonValue::List(items) => Some(items.as_str().into()),
+            _ => self.cell(column)?.into_text().map_err(|problem| self.error(problem))?,
         })
     }
 
     fn error(&self, problem: ImportProblem) -> ImportError {
-        ImportError::at(&self.name, FilePosition::Line(self.line), problem)
+        ImportError::at(&self.name, FilePosition::Line(self.objects.start_line()), problem)
     }
+}
+
+fn as_f32(number: &Number) -> f32 {
+    number.as_f64().unwrap_or(f64::NAN) as f32
 }

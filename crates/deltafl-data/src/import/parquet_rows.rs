@@ -126,6 +126,9 @@ impl TableRows for ParquetRows {
         if let Some(days) = batch.days(i) {
             return Ok(Cell::Days(days));
         }
+        if let Some(truth) = batch.truth(i) {
+            return Ok(Cell::Truth(truth));
+        }
         if let Some(number) = batch.number(i) {
             return Ok(if number.is_nan() { Cell::Missing } else { Cell::Number(number) });
         }
@@ -146,19 +149,7 @@ impl TableRows for ParquetRows {
         if let Some(whole) = whole {
             return Ok(Some(whole.into()));
         }
-        Ok(match self.cell(column)? {
-            Cell::Missing => None,
-            Cell::Text(text) => Some(text),
-            Cell::Number(number) => Some(number.to_string().into()),
-            Cell::Days(days) => Some(days.to_string().into()),
-            Cell::Other(found) => {
-                return Err(self.error(ImportProblem::Unsupported {
-                    what: "the column".to_owned(),
-                    found: found.to_owned(),
-                    supported: "strings, numbers and dates",
-                }));
-            }
-        })
+        self.cell(column)?.into_text().map_err(|problem| self.error(problem))
     }
 
     fn error(&self, problem: ImportProblem) -> ImportError {

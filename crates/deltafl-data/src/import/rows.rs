@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::arrow_rows::ArrowRows;
-use super::cell::{Cell, Decimal};
+use super::cell::{Cell, Decimal, number};
 use super::delimited::{Delimited, Dialect};
 use super::error::{ImportError, ImportProblem};
 use super::json_lines::JsonLines;
@@ -126,6 +126,9 @@ impl TableFiles {
             if decimal.is_none() && rows.has_semicolons() {
                 table.decimal = Decimal::Comma;
             }
+            if matches!(format, TableFormat::Delimited(_)) && is_data(&header) {
+                return Err(ImportError::file(&file.name, ImportProblem::NoHeader));
+            }
             let mut seen = HashSet::new();
             if let Some(twice) = header.iter().find(|name| !seen.insert(name.as_str())) {
                 let problem = ImportProblem::DuplicateColumn(twice.clone());
@@ -133,6 +136,11 @@ impl TableFiles {
             }
             if i == 0 {
                 table.header = header;
+            } else if format == TableFormat::JsonLines {
+                // A key that no object of a file has is missing in all of them.
+                let further = header.into_iter().filter(|name| !table.header.contains(name));
+                let further: Vec<String> = further.collect();
+                table.header.extend(further);
             } else if let Some(missing) = table.header.iter().find(|name| !header.contains(name)) {
                 let problem = ImportProblem::NoColumn { name: missing.clone(), columns: header };
                 return Err(ImportError::file(&file.name, problem));
@@ -164,6 +172,13 @@ impl TableFiles {
     }
 }
 
+/// Whether the names of columns are numbers other than those of a data frame without names.
+fn is_data(header: &[String]) -> bool {
+    let is_number = |name: &String| number(name.trim(), Decimal::Comma).is_some();
+    let is_counted = |first: usize| (first..).zip(header).all(|(i, name)| name.trim() == i.to_string());
+    header.len() > 1 && header.iter().all(is_number) && !is_counted(0) && !is_counted(1)
+}
+
 fn open(file: &LocalFile, format: TableFormat) -> Result<Box<dyn TableRows>, ImportError> {
     Ok(match format {
         TableFormat::Delimited(dialect) => {
@@ -180,8 +195,8 @@ pub(crate) struct TableCursor<'t> {
     table: &'t TableFiles,
     next_file: usize,
     rows: Option<Box<dyn TableRows>>,
-    /// The place of each column in this file.
-    places: Vec<usize>,
+    /// The place of each column in this file; `None` if the file does not have it.
+    places: Vec<Option<usize>>,
 }
 
 impl TableCursor<'_> {
@@ -193,8 +208,11 @@ impl TableCursor<'_> {
         self.places.clear();
         for name in &self.table.header {
             let place = header.iter().position(|column| column == name);
-            let missing = || ImportProblem::NoColumn { name: name.clone(), columns: header.clone() };
-            self.places.push(place.ok_or_else(|| ImportError::file(&file.name, missing()))?);
+            if place.is_none() && self.table.format != TableFormat::JsonLines {
+                let problem = ImportProblem::NoColumn { name: name.clone(), columns: header };
+                return Err(ImportError::file(&file.name, problem));
+            }
+            self.places.push(place);
         }
         self.next_file += 1;
         self.rows = Some(rows);
@@ -221,12 +239,12 @@ impl TableCursor<'_> {
 
     /// Returns a value of this row.
     pub(crate) fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
-        self.current().cell(self.places[column])
+        self.places[column].map_or(Ok(Cell::Missing), |place| self.current().cell(place))
     }
 
     /// Returns a value of this row as text, or `None` if it is missing.
     pub(crate) fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
-        self.current().text(self.places[column])
+        self.places[column].map_or(Ok(None), |place| self.current().text(place))
     }
 
     /// Returns an error with the place of this row.

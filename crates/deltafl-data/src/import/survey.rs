@@ -3,7 +3,7 @@
 use deltafl::data::{FeatureColumn, IgnoredColumn, MISSING, MissingRule};
 
 use super::ImportTarget;
-use super::cell::{Cell, Decimal, days, has_comma, is_missing, is_missing_label, number};
+use super::cell::{Cell, Decimal, days, has_comma, is_missing, is_missing_label, number, truth_word};
 use super::encoding::{
     FeatureCoder, LabelCoder, MOST_CATEGORIES, class_name, date, missing_value, numeric, unsupported, word,
 };
@@ -102,7 +102,7 @@ fn is_empty(cell: &Cell<'_>) -> bool {
         Cell::Missing => true,
         Cell::Text(text) => is_missing(text) || *text == "?",
         Cell::Number(number) => number.is_nan(),
-        Cell::Days(_) | Cell::Other(_) => false,
+        Cell::Truth(_) | Cell::Days(_) | Cell::Other(_) => false,
     }
 }
 
@@ -169,6 +169,10 @@ fn finish(
         match survey.of {
             Some(ColumnType::UnnamedDate) => result.ignored.push(ignored("dates, unless --date names them")),
             None if columns.missing != MissingRule::Error => result.ignored.push(ignored("no values")),
+            Some(ColumnType::Words) if survey.has_decimal_commas(columns) => {
+                let problem = ImportProblem::DecimalCommas { column: survey.name };
+                return Err(ImportError::file(table.path(), problem));
+            }
             _ if survey.has_commas && survey.has_points => {
                 let problem = ImportProblem::MixedDecimals { column: survey.name };
                 return Err(ImportError::file(table.path(), problem));
@@ -261,6 +265,7 @@ impl ColumnSurvey {
         Ok(match cell {
             Cell::Missing => None,
             Cell::Number(_) => Some(ColumnType::Number),
+            Cell::Truth(_) => Some(ColumnType::Words),
             Cell::Days(_) => Some(dates),
             Cell::Other(found) => return Err(unsupported(&self.name, found)),
             Cell::Text(text) if is_missing(text) => None,
@@ -304,6 +309,13 @@ impl ColumnSurvey {
         Ok(())
     }
 
+    /// Whether all words are numbers with decimal commas, and no option names the column.
+    fn has_decimal_commas(&self, columns: &TableColumns) -> bool {
+        let is_number = |word: &String| number(word, Decimal::Comma).is_some();
+        let is_named = columns.categories.contains(&self.name);
+        !is_named && self.words.keys().any(|word| has_comma(word)) && self.words.keys().all(is_number)
+    }
+
     /// Returns the conversion of the column.
     fn column(self, columns: &TableColumns) -> FeatureColumn {
         let missing = self.missing > 0;
@@ -340,6 +352,7 @@ impl LabelSurvey {
         if let Self::Unknown = self {
             let is_words = match cell {
                 Cell::Text(text) => !is_missing_label(text) && number(text, Decimal::Point).is_none(),
+                Cell::Truth(_) => true,
                 _ => false,
             };
             *self = if is_words { Self::Words(FastMap::default()) } else { Self::Numbers };
@@ -349,6 +362,7 @@ impl LabelSurvey {
             Cell::Text(text) if is_missing_label(text) => return Err(missing_value(column)),
             Cell::Text(text) => std::borrow::Cow::Borrowed(class_name(text)),
             Cell::Number(number) => number.to_string().into(),
+            Cell::Truth(truth) => truth_word(*truth).into(),
             Cell::Days(days) => days.to_string().into(),
             Cell::Missing => return Err(missing_value(column)),
             Cell::Other(found) => return Err(unsupported(column, found)),

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use deltafl::data::{DataContract, IgnoredColumn, InputKind, MissingRule, Provenance, TableCoding};
 
-use super::cell::Cell;
-use super::encoding::{FeatureCoder, LabelCoder, class_name, missing_value, numeric};
+use super::cell::{Cell, truth_word};
+use super::encoding::{FeatureCoder, LabelCoder, class_name, find_word, missing_value, numeric};
 use super::error::{ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::rows::{TableCursor, TableFiles};
@@ -101,6 +101,9 @@ pub fn import_files(
     let table = TableFiles::open(paths, format, columns.decimal)?;
     let places = ColumnIndices::find(&table, columns)?;
     let survey = survey(&table, &places, columns, target)?;
+    if places.texts.is_empty() && survey.features.is_empty() {
+        return Err(ImportError::file(table.path(), ImportProblem::NoFeatures));
+    }
     let mut source = Provenance::new(format.name());
     table.names().for_each(|name| source.file(name));
     if columns.features.is_empty() && is_index(&table.header, columns) {
@@ -145,8 +148,8 @@ pub struct LikeOptions {
     pub one_device: bool,
     /// The column of the label; that of the contract if `None`.
     pub label: Option<String>,
-    /// Whether the table may lack labels, for predictions.
-    pub optional_label: bool,
+    /// Whether labels are not read, for predictions.
+    pub without_labels: bool,
     /// The decimal character of numbers.
     pub decimal: Option<Decimal>,
 }
@@ -163,13 +166,16 @@ pub fn import_like(
     let table = TableFiles::open(paths, format, options.decimal)?;
     let unknown = || ImportError::file(table.path(), ImportProblem::NoCoding);
     let coding = contract.table.clone().ok_or_else(unknown)?;
+    if coding.image.is_some() {
+        return Err(ImportError::file(table.path(), ImportProblem::ImagesExpected));
+    }
     let texts = coding.text.as_ref().map(|text| text.columns.clone()).unwrap_or_default();
     if texts.is_empty() && contract.columns.is_empty() {
         return Err(unknown());
     }
     let device = options.device.clone().or_else(|| coding.device.clone()).filter(|_| !options.one_device);
     let label = options.label.clone().or_else(|| coding.label.clone());
-    let label = label.filter(|name| !options.optional_label || table.header.contains(name));
+    let label = label.filter(|_| !options.without_labels);
     let columns =
         |names: &[String]| names.iter().map(|name| table.column(name)).collect::<Result<Vec<_>, _>>();
     let names: Vec<String> = contract.columns.iter().map(|column| column.name.clone()).collect();
@@ -203,8 +209,8 @@ pub fn import_like(
     let mut source = Provenance::new(format.name());
     table.names().for_each(|name| source.file(name));
     source.option("like", "the constants of an earlier import");
-    // A prediction exists for every row, and an example must have a label.
-    let missing = if options.optional_label { MissingRule::Error } else { coding.missing };
+    // A prediction exists for every row.
+    let missing = if options.without_labels { MissingRule::Error } else { coding.missing };
     let pass = TablePass::new(&table, &places, missing, &target);
     match contract.inputs {
         InputKind::Tokens { len, .. } => {
@@ -305,7 +311,8 @@ impl<'t> TablePass<'t> {
         }
         self.check_labels(&spool, survey)?;
         let class_names = survey.label.class_names();
-        TextRows { spool, class_names, coding, texts }.write(self.target, source)
+        let path = self.table.path().to_owned();
+        TextRows { path, spool, class_names, coding, texts }.write(self.target, source)
     }
 
     /// Returns the index of the device of a row.
@@ -365,10 +372,11 @@ impl<'t> TablePass<'t> {
                     Cell::Missing => return Err(missing_value(name)),
                     Cell::Text(text) => std::borrow::Cow::Borrowed(class_name(text)),
                     Cell::Number(number) => number.to_string().into(),
+                    Cell::Truth(truth) => truth_word(*truth).into(),
                     Cell::Days(days) => days.to_string().into(),
                     Cell::Other(found) => return Err(super::encoding::unsupported(name, found)),
                 };
-                let class = index.get(&*text).copied();
+                let class = find_word(&text, index);
                 let unknown =
                     || ImportProblem::UnknownClass { name: text.clone().into_owned(), known: names.clone() };
                 spool.label(in_range(class.ok_or_else(unknown)?, classes)?);
@@ -378,6 +386,7 @@ impl<'t> TablePass<'t> {
                 Cell::Missing => return Err(missing_value(name)),
                 Cell::Text(text) => spool.label(parse_label(text, classes)?),
                 Cell::Number(label) => spool.label(whole_label((*label).into(), classes)?),
+                Cell::Truth(truth) => spool.label(in_range(u32::from(*truth), classes)?),
                 Cell::Days(days) => return Err(ImportProblem::Label(days.to_string())),
                 Cell::Other(found) => return Err(super::encoding::unsupported(name, found)),
             },

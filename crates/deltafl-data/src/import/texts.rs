@@ -1,8 +1,7 @@
 //! Columns of text: a vocabulary from the train devices, and texts as sequences of its words.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltafl::data::{
     DataContract, DeviceExamples, InputKind, Provenance, Split, TableCoding, TargetKind, TextCoding,
@@ -10,9 +9,10 @@ use deltafl::data::{
 };
 
 use super::error::{ImportError, ImportProblem};
+use super::input::Input;
 use super::rows::TableFiles;
 use super::spool::{SortedRows, Spool};
-use super::tokens::tokens;
+use super::text_units::{LONGEST_TOKENIZER, UnitSplitter};
 use super::word_vectors::Vocabulary;
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
@@ -30,6 +30,8 @@ pub struct TextOptions {
     pub length: Option<usize>,
     /// Frozen word vectors in GloVe's format; the vectors are trained if `None`.
     pub vectors: Option<PathBuf>,
+    /// The file `tokenizer.json` of [`TextUnit::Tokens`].
+    pub tokenizer: Option<PathBuf>,
 }
 
 impl TextOptions {
@@ -39,7 +41,14 @@ impl TextOptions {
 
 impl Default for TextOptions {
     fn default() -> Self {
-        Self { unit: TextUnit::Words, keep_case: false, vocabulary: 10_000, length: None, vectors: None }
+        Self {
+            unit: TextUnit::Words,
+            keep_case: false,
+            vocabulary: 10_000,
+            length: None,
+            vectors: None,
+            tokenizer: None,
+        }
     }
 }
 
@@ -48,7 +57,7 @@ pub(crate) enum TextTable {
     /// Columns whose vocabulary is collected.
     New(Vec<String>, TextOptions),
     /// A given vocabulary.
-    Given { coding: TextCoding, words: Vec<String>, len: usize },
+    Given { coding: TextCoding, splitter: UnitSplitter, words: Vec<String>, len: usize },
 }
 
 impl TextTable {
@@ -59,15 +68,19 @@ impl TextTable {
         coding: TextCoding,
         len: usize,
     ) -> Result<Self, ImportError> {
+        let failed = |problem| ImportError::file(table.path(), problem);
         if contract.words.is_empty() {
-            return Err(ImportError::file(table.path(), ImportProblem::NoCoding));
+            return Err(failed(ImportProblem::NoCoding));
         }
-        Ok(Self::Given { coding, words: contract.words.clone(), len })
+        let splitter = UnitSplitter::new(&coding).map_err(failed)?;
+        Ok(Self::Given { coding, splitter, words: contract.words.clone(), len })
     }
 }
 
 /// Texts with labels on the way to a federation.
 pub(crate) struct TextRows {
+    /// The table, for errors.
+    pub(crate) path: PathBuf,
     pub(crate) spool: Spool,
     pub(crate) class_names: Vec<String>,
     pub(crate) coding: TableCoding,
@@ -77,6 +90,7 @@ pub(crate) struct TextRows {
 /// A vocabulary with the length of an example.
 struct TextEncoder {
     coding: TextCoding,
+    splitter: UnitSplitter,
     words: Vec<String>,
     index: HashMap<String, u32>,
     vectors: Option<WordVectors>,
@@ -97,7 +111,9 @@ impl TextRows {
         };
         let roster = target.given_roster(&texts.counts, &texts.splits, &mut source)?;
         let encoder = match self.texts {
-            TextTable::Given { coding, words, len } => TextEncoder::new(coding, words, None, len),
+            TextTable::Given { coding, splitter, words, len } => {
+                TextEncoder::new(coding, splitter, words, None, len)
+            }
             TextTable::New(columns, options) => collect(&mut texts, &roster, columns, &options, &mut source)?,
         };
         let kind = InputKind::Tokens { len: encoder.len, vocabulary: encoder.words.len() };
@@ -115,10 +131,12 @@ impl TextRows {
         for &(device, split) in &roster {
             ids.clear();
             labels.clear();
+            let mut failed = None;
             texts.for_each_text(device, |text, label| {
                 labels.push(label);
-                encoder.push(text, &mut ids);
+                failed = encoder.push(text, &mut ids).err().or(failed.take());
             })?;
+            check(failed, &self.path)?;
             let (id, inputs) = (&texts.ids[device], DeviceExamples::Tokens(&ids));
             if target.regression {
                 let values: Vec<f32> = labels.iter().map(|&bits| f32::from_bits(bits)).collect();
@@ -139,13 +157,15 @@ fn collect(
     options: &TextOptions,
     source: &mut Provenance,
 ) -> Result<TextEncoder, ImportError> {
-    let skip_unknown = options.vectors.is_none();
-    let coding = TextCoding { columns, unit: options.unit, lowercase: !options.keep_case, skip_unknown };
+    let coding = new_coding(columns, options)?;
+    let path = options.tokenizer.as_deref().unwrap_or(Path::new("tokenizer.json"));
+    let splitter = UnitSplitter::new(&coding).map_err(|problem| ImportError::file(path, problem))?;
     let (mut counts, mut longest): (HashMap<String, u64>, usize) = (HashMap::new(), 1);
     for &(device, split) in roster {
+        let mut failed = None;
         texts.for_each_text(device, |text, _| {
             let mut units = 0;
-            for_each_unit(&coding, text, |unit| {
+            let divided = splitter.for_each(text, |unit| {
                 units += 1;
                 if split != Split::Train {
                     return;
@@ -157,20 +177,25 @@ fn collect(
                     }
                 }
             });
+            failed = divided.err().or(failed.take());
             longest = longest.max(units);
         })?;
+        check(failed, path)?;
     }
     let len = options.length.unwrap_or(longest.min(TextOptions::LONGEST)).max(1);
     source.option("words of the train devices", counts.len());
     if longest > len {
         source.option("texts are cut after", format!("{len} words"));
     }
+    if let Some(path) = &options.tokenizer {
+        source.file(path);
+    }
     if let Some(path) = &options.vectors {
         let occurring: HashSet<String> = counts.into_keys().collect();
         let vocabulary = Vocabulary::read(path, &occurring)?;
         source.option("words with a vector", vocabulary.words.len() - 1);
         source.file(path);
-        return Ok(TextEncoder::new(coding, vocabulary.words, Some(vocabulary.vectors), len));
+        return Ok(TextEncoder::new(coding, splitter, vocabulary.words, Some(vocabulary.vectors), len));
     }
     let mut by_count: Vec<(String, u64)> = counts.into_iter().collect();
     by_count.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -182,36 +207,52 @@ fn collect(
     if words.len() == 1 {
         words.push("(none)".to_owned());
     }
-    Ok(TextEncoder::new(coding, words, None, len))
+    Ok(TextEncoder::new(coding, splitter, words, None, len))
 }
 
-/// Calls a function with each unit of a text.
-fn for_each_unit(coding: &TextCoding, text: &str, mut each: impl FnMut(&str)) {
-    let text: Cow<'_, str> = if coding.lowercase { text.to_lowercase().into() } else { text.into() };
-    match coding.unit {
-        TextUnit::Words => tokens(&text).for_each(each),
-        TextUnit::Characters => {
-            let mut buffer = [0; 4];
-            text.chars().for_each(|character| each(character.encode_utf8(&mut buffer)));
-        }
-    }
+/// Returns the coding of an import with its own vocabulary.
+fn new_coding(columns: Vec<String>, options: &TextOptions) -> Result<TextCoding, ImportError> {
+    let tokenizer = options.tokenizer.as_deref().map(read_tokenizer).transpose()?;
+    let (unit, lowercase) = match tokenizer {
+        // The tokenizer has its own normalisation.
+        Some(_) => (TextUnit::Tokens, false),
+        None => (options.unit, !options.keep_case),
+    };
+    Ok(TextCoding { columns, unit, lowercase, skip_unknown: options.vectors.is_none(), tokenizer })
+}
+
+fn read_tokenizer(path: &Path) -> Result<String, ImportError> {
+    let bytes = Input::read_all(path, LONGEST_TOKENIZER)?;
+    String::from_utf8(bytes).map_err(|_| ImportError::file(path, ImportProblem::Utf8))
+}
+
+/// Returns the problem of a file, if there is one.
+fn check(problem: Option<ImportProblem>, path: &Path) -> Result<(), ImportError> {
+    problem.map_or(Ok(()), |problem| Err(ImportError::file(path, problem)))
 }
 
 impl TextEncoder {
-    fn new(coding: TextCoding, words: Vec<String>, vectors: Option<WordVectors>, len: usize) -> Self {
+    fn new(
+        coding: TextCoding,
+        splitter: UnitSplitter,
+        words: Vec<String>,
+        vectors: Option<WordVectors>,
+        len: usize,
+    ) -> Self {
         let index = words.iter().cloned().zip(0..).skip(1).collect();
-        Self { coding, words, index, vectors, len }
+        Self { coding, splitter, words, index, vectors, len }
     }
 
     /// Appends the words of a text, padded with 0.
-    fn push(&self, text: &str, out: &mut Vec<u32>) {
+    fn push(&self, text: &str, out: &mut Vec<u32>) -> Result<(), ImportProblem> {
         let end = out.len() + self.len;
-        for_each_unit(&self.coding, text, |unit| {
+        let divided = self.splitter.for_each(text, |unit| {
             let id = self.index.get(unit).copied().unwrap_or(0);
             if out.len() < end && (id > 0 || !self.coding.skip_unknown) {
                 out.push(id);
             }
         });
         out.resize(end, 0);
+        divided
     }
 }

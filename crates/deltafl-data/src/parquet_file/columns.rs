@@ -229,6 +229,8 @@ fn special_type(node: &Type) -> Option<LeafType> {
             Type::GroupType { .. } => None,
         },
         (Some(LogicalType::Float16), ..) => Some(LeafType::Float16),
+        // A column without values, of no type.
+        (Some(LogicalType::Unknown), _, PhysicalType::INT32) => Some(LeafType::Int32),
         _ => None,
     }
 }
@@ -365,6 +367,14 @@ impl LeafBatch {
             (LeafValues::F64(values), _) => values[i] as f32,
             _ => return None,
         })
+    }
+
+    /// Returns a truth value, or `None` if the leaf contains none.
+    pub(crate) fn truth(&self, i: usize) -> Option<bool> {
+        match &self.values {
+            LeafValues::Bool(values) => Some(values[i]),
+            _ => None,
+        }
     }
 
     /// Returns the days since 1970-01-01, or `None` if the leaf contains no dates.

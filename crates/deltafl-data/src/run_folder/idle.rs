@@ -13,6 +13,10 @@ pub struct IdleRounds {
     pub rounds: u64,
     /// Devices answered, but no loss reached η.
     pub empty_tail: u64,
+    /// No device of the cohort trained the track, which has no η. With `tracks = "apart"`, no
+    /// device drew the track.
+    #[serde(default)]
+    pub unserved: u64,
     /// Every update of the tail was dropped because it was not finite.
     pub refused: u64,
     /// No device was drawn, or most of the cohort dropped out and no sum was computed.
@@ -25,6 +29,8 @@ pub struct IdleRounds {
 pub enum IdleCause {
     /// No loss reached η.
     EmptyTail,
+    /// No device trained the track, and no η excluded it.
+    Unserved,
     /// No update was finite.
     Refused,
     /// Too few devices answered.
@@ -38,6 +44,7 @@ impl IdleCause {
             record if record.tail > 0 => None,
             record if record.refused > 0 => Some(Self::Refused),
             record if 2 * record.dropped > record.cohort || record.cohort == 0 => Some(Self::NoSum),
+            record if record.eta.is_none() => Some(Self::Unserved),
             _ => Some(Self::EmptyTail),
         }
     }
@@ -67,6 +74,7 @@ impl IdleRounds {
         match IdleCause::from_record(record) {
             None => {}
             Some(IdleCause::EmptyTail) => self.empty_tail += 1,
+            Some(IdleCause::Unserved) => self.unserved += 1,
             Some(IdleCause::Refused) => self.refused += 1,
             Some(IdleCause::NoSum) => self.no_sum += 1,
         }
@@ -74,7 +82,7 @@ impl IdleRounds {
 
     /// Returns the number of rounds that did not change the params.
     pub fn idle(&self) -> u64 {
-        self.empty_tail + self.refused + self.no_sum
+        self.empty_tail + self.unserved + self.refused + self.no_sum
     }
 
     /// Returns the most frequent cause if more than half of the rounds did not change the params.
@@ -82,6 +90,7 @@ impl IdleRounds {
         let causes = [
             (self.refused, IdleCause::Refused),
             (self.empty_tail, IdleCause::EmptyTail),
+            (self.unserved, IdleCause::Unserved),
             (self.no_sum, IdleCause::NoSum),
         ];
         let most = causes.into_iter().max_by_key(|(rounds, _)| *rounds).map(|(_, cause)| cause);
@@ -93,6 +102,7 @@ impl std::ops::AddAssign for IdleRounds {
     fn add_assign(&mut self, other: Self) {
         self.rounds += other.rounds;
         self.empty_tail += other.empty_tail;
+        self.unserved += other.unserved;
         self.refused += other.refused;
         self.no_sum += other.no_sum;
     }
@@ -104,6 +114,7 @@ impl fmt::Display for IdleRounds {
         write!(f, "{} of {} rounds moved nothing", self.idle(), self.rounds)?;
         let causes = [
             (self.empty_tail, "the tail was empty"),
+            (self.unserved, "no device trained the track"),
             (self.refused, "no update was finite"),
             (self.no_sum, "too few devices answered"),
         ];
@@ -126,7 +137,7 @@ mod tests {
             name: "Δ-FL".into(),
             eta_age: None,
             round: 0,
-            eta: None,
+            eta: Some(1.5),
             loss: None,
             cohort,
             dropped,
@@ -150,15 +161,17 @@ mod tests {
             record(0, 10, 0, 0, 4),
             record(0, 10, 9, 0, 0),
             record(0, 0, 0, 0, 0),
+            RoundRecord { eta: None, ..record(0, 10, 0, 0, 0) },
             record(1, 10, 0, 1, 0),
         ];
         let idle = IdleRounds::per_track(&records, 2);
-        assert_eq!(idle[0], IdleRounds { rounds: 5, empty_tail: 1, refused: 1, no_sum: 2 });
+        assert_eq!(idle[0], IdleRounds { rounds: 6, empty_tail: 1, unserved: 1, refused: 1, no_sum: 2 });
         assert_eq!((idle[1].idle(), idle[1].cause_of_most()), (0, None));
         assert_eq!(idle[0].cause_of_most(), Some(IdleCause::NoSum));
         assert_eq!(
             idle[0].to_string(),
-            "4 of 5 rounds moved nothing: the tail was empty in 1, no update was finite in 1, too few devices answered in 2"
+            "5 of 6 rounds moved nothing: the tail was empty in 1, no device trained the track in 1, \
+             no update was finite in 1, too few devices answered in 2"
         );
         assert_eq!(IdleRounds::count(&records[..2]).cause_of_most(), None, "half is not most");
     }

@@ -163,6 +163,7 @@ impl Session<'_> {
             tracing::info!("the round is over: its answer is not computed");
             return Ok(());
         };
+        let is_evaluation = question.queries.iter().all(|query| matches!(query.ask, Ask::Evaluation(_)));
         let (data, task) = (self.data.clone(), self.trainer.task());
         let mut losses = std::mem::take(&mut self.memory.losses);
         let trains_always = self.device.defences.has(Defence::EqualWork);
@@ -191,7 +192,11 @@ impl Session<'_> {
         match submitted {
             Ok(()) => {
                 self.speak().await?;
-                let _ = self.device.observe(SessionEvent::Answered { round: key.round });
+                let event = match is_evaluation {
+                    true => SessionEvent::Evaluated,
+                    false => SessionEvent::Answered { round: key.round },
+                };
+                let _ = self.device.observe(event);
                 Ok(())
             }
             Err(refused) => {

@@ -190,7 +190,12 @@ function drawSpread() {
 }
 
 // The reasons why a round does not change the model.
-const CAUSES = { "empty-tail": "the tail was empty", refused: "no update was finite", "no-sum": "too few devices answered" };
+const CAUSES = {
+  "empty-tail": "the tail was empty",
+  unserved: "no device trained the track",
+  refused: "no update was finite",
+  "no-sum": "too few devices answered",
+};
 
 /** Lists the number of rounds that did not change the model and the reasons, one line per level. */
 function drawIdle() {

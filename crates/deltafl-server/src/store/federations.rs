@@ -38,6 +38,8 @@ impl Store {
             if !is_longer || differences.iter().any(|difference| difference.key != "rounds") {
                 return Err(StoreError::Changed { federation: name.clone(), differences });
             }
+            // First, so that a crash in between does not leave them behind.
+            patiently!(self, self.prune_final_evaluation(name, known.rounds()))?;
         }
         patiently!(self, self.try_set_experiment(name, experiment))
     }

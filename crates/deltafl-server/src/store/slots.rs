@@ -164,17 +164,35 @@ impl Store {
         seed: u64,
         rounds: u64,
     ) -> Result<(), StoreError> {
-        let mut transaction = self.database().begin().await?;
         let rows = sqlx::query(
             "DELETE FROM slots WHERE federation = $1 AND seed = $2 AND round < $3 RETURNING sums",
         )
         .bind(federation.as_str())
         .bind(seed.to_string())
         .bind(signed(rounds))
-        .fetch_all(&mut *transaction)
+        .fetch_all(self.database().pool())
         .await?;
-        transaction.commit().await?;
-        for row in rows {
+        self.delete_sums_of(rows).await
+    }
+
+    /// Deletes the questions about the final params of a run of this many rounds, which have the
+    /// number of the round that would follow. They are not questions of that round if the run is
+    /// extended.
+    pub(super) async fn prune_final_evaluation(
+        &self,
+        federation: &FederationName,
+        rounds: u64,
+    ) -> Result<(), StoreError> {
+        let rows = sqlx::query("DELETE FROM slots WHERE federation = $1 AND round >= $2 RETURNING sums")
+            .bind(federation.as_str())
+            .bind(signed(rounds))
+            .fetch_all(self.database().pool())
+            .await?;
+        self.delete_sums_of(rows).await
+    }
+
+    async fn delete_sums_of(&self, slots: Vec<AnyRow>) -> Result<(), StoreError> {
+        for row in slots {
             let blob: Option<String> = row.try_get(0)?;
             if let Some(hash) = blob.as_deref().and_then(BlobHash::parse) {
                 self.delete_sums(&hash).await?;

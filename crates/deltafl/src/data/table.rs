@@ -96,6 +96,8 @@ pub enum TextUnit {
     Words,
     /// Characters.
     Characters,
+    /// The tokens of a tokenizer of Hugging Face.
+    Tokens,
 }
 
 /// The conversion of texts to tokens.
@@ -111,6 +113,9 @@ pub struct TextCoding {
     pub lowercase: bool,
     /// Whether a unit that is not in the vocabulary is skipped. Otherwise it becomes token 0.
     pub skip_unknown: bool,
+    /// The contents of `tokenizer.json`, for [`TextUnit::Tokens`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
 }
 
 /// A column that is not used.

@@ -117,6 +117,6 @@ fn lists_and_a_missing_device_column_are_named() {
         .collect();
     fs::write(workdir.path("t.jsonl"), rows).unwrap();
     let told = workdir.printed("data import auto t.jsonl --out t");
-    assert!(told.contains("tags   constant    not used: lists"), "{told}");
+    assert!(told.contains("tags   other       not used: lists"), "{told}");
     assert!(told.contains("no column looks like a device"), "{told}");
 }

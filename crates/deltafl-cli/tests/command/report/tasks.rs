@@ -165,6 +165,12 @@ fn the_page_shows_how_many_rounds_changed_nothing_and_why() {
         tables.lines().find(|line| line.starts_with("- FedAvg: ")).unwrap_or_else(|| panic!("{tables}"));
     assert!(listed.contains(caveat), "{listed}");
 
+    // A device serves one track: a track that no device of a small cohort draws has no empty tail.
+    let apart = "--set algorithm.1.quantile=histogram --set tracks=apart --set cohort=2 --set rounds=12 --set seeds=1";
+    let told = workdir.printed(&format!("run x.toml --quiet {apart} --out apart"));
+    assert!(told.contains("rounds moved nothing: no device trained the track in"), "{told}");
+    assert!(!told.contains("the tail was empty"), "{told}");
+
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("fine");
     run_folders::made_up(&run, 10, 2);
@@ -172,6 +178,16 @@ fn the_page_shows_how_many_rounds_changed_nothing_and_why() {
     assert!(!run.join("figures").exists());
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(!page.contains("moved nothing"), "a run without idle rounds has no note");
+}
+
+#[test]
+fn equal_levels_are_reported_as_equal() {
+    let workdir = Workdir::with(super::sample::EXPERIMENT);
+    workdir.printed("run x.toml --quiet --set seeds=1 --set algorithm.1.theta=1.0 --out same");
+    workdir.printed("report same --no-figures");
+    let page = fs::read_to_string(workdir.path("same/report.html")).unwrap();
+    assert!(page.contains("Δ-FL θ=1 and FedAvg have the same 90th percentile of the"), "{page}");
+    assert!(!page.contains("is closest"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::ColumnRole;
-use crate::import::cell::{Cell, Decimal, days, is_missing, number};
+use crate::import::cell::{Cell, Decimal, days, has_comma, is_missing, number, truth_word};
 use crate::import::images::is_image;
 use crate::import::table::parse_split;
 
@@ -46,6 +46,10 @@ pub(super) struct Sample {
     highest: f32,
     dates: u64,
     images: u64,
+    /// Numbers with a unit or with separated thousands.
+    decorated: u64,
+    /// Numbers with decimal commas, where they are not expected.
+    commas: u64,
     words: u64,
     characters: u64,
     distinct: HashMap<String, u64>,
@@ -66,6 +70,8 @@ impl Sample {
             highest: f32::NEG_INFINITY,
             dates: 0,
             images: 0,
+            decorated: 0,
+            commas: 0,
             words: 0,
             characters: 0,
             distinct: HashMap::new(),
@@ -80,6 +86,7 @@ impl Sample {
             Cell::Text(text) if is_missing(text) => None,
             Cell::Text(text) => Some(text.as_ref().to_owned()),
             Cell::Number(number) => Some(number.to_string()),
+            Cell::Truth(truth) => Some(truth_word(*truth).to_owned()),
             Cell::Days(days) => Some(days.to_string()),
             Cell::Other(found) => {
                 self.other = Some(found);
@@ -104,6 +111,11 @@ impl Sample {
         } else {
             self.dates += u64::from(matches!(cell, Cell::Days(_)) || days(&text).is_some());
             self.images += u64::from(is_image(Path::new(&text)));
+            if is_decorated(&text) {
+                self.decorated += 1;
+            } else {
+                self.commas += u64::from(has_comma(&text) && number(&text, Decimal::Comma).is_some());
+            }
             self.words += text.split_whitespace().count() as u64;
             self.characters += text.chars().count() as u64;
         }
@@ -120,8 +132,15 @@ impl Sample {
     pub(super) fn kind(&self) -> ColumnRole {
         let (present, distinct) = (self.present, self.distinct.len() as u64);
         let others = (present - self.numbers).max(1);
-        if self.other.is_some() || present == 0 || (distinct == 1 && present > 1) {
+        if self.other.is_some() {
+            return ColumnRole::Other;
+        }
+        if present == 0 || (distinct == 1 && present > 1) {
             return ColumnRole::Constant;
+        }
+        let unusual = self.decorated + self.commas;
+        if 10 * (self.numbers + unusual) >= 9 * present && 10 * unusual >= present {
+            return ColumnRole::Other;
         }
         if 2 * self.numbers >= present {
             let is_id =
@@ -179,8 +198,23 @@ impl Sample {
         matches!(self.kind(), ColumnRole::Category | ColumnRole::Number)
     }
 
+    /// Why the column is not used, if its role is `Other` or `Constant`.
+    pub(super) fn unused(&self) -> &'static str {
+        match self.other {
+            Some(found) => found,
+            None if self.commas > 0 => "numbers with decimal commas: give --decimal ,",
+            None if self.decorated > 0 => {
+                "numbers with units or separated thousands: write plain numbers such as 1234.5"
+            }
+            None if self.present == 0 => "no values",
+            None => "one value",
+        }
+    }
+
     pub(super) fn label_score(&self) -> u32 {
-        let is_few = u32::from(!self.is_full && self.distinct.len() <= 20);
+        // Labels are rarely missing.
+        let is_complete = 10 * self.missing <= self.present;
+        let is_few = u32::from(is_complete && !self.is_full && self.distinct.len() <= 20);
         let exact = ["label", "class", "target", "y"].contains(&self.name.to_lowercase().as_str());
         if exact {
             8
@@ -191,6 +225,11 @@ impl Sample {
         } else {
             is_few
         }
+    }
+
+    /// Whether the name says that the column is a label.
+    pub(super) fn is_named_label(&self) -> bool {
+        self.label_score() >= 4
     }
 
     /// Whether the values are numbers to predict rather than classes.
@@ -226,5 +265,41 @@ impl Sample {
             notes.push(format!("not used: {reason}"));
         }
         notes.join(", ")
+    }
+}
+
+/// Whether a text is a number with a unit of money, a percent sign or separated thousands.
+fn is_decorated(text: &str) -> bool {
+    const UNITS: [char; 5] = ['%', '$', '€', '£', '¥'];
+    let bare = text.trim_matches(|c: char| UNITS.contains(&c) || c.is_whitespace());
+    let unsigned = bare.strip_prefix(['-', '+']).unwrap_or(bare).trim_start_matches(UNITS);
+    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut groups = whole.split([',', '\'', ' ', '\u{a0}', '\u{202f}']);
+    let first = groups.next().unwrap_or_default();
+    let mut is_grouped = false;
+    let fits = groups.all(|group| {
+        is_grouped = true;
+        group.len() == 3 && digits(group)
+    });
+    let is_number = digits(first) && digits(fraction) && fits && (!is_grouped || first.len() <= 3);
+    is_number && (is_grouped || unsigned != text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_units_and_separated_thousands_are_recognised() {
+        for text in ["12%", "$3.50", "1,234", "-1,234,567.8", "€ 12", "12 €", "1'000", "-$5", "1\u{a0}000.5"]
+        {
+            assert!(is_decorated(text), "{text}");
+        }
+        for text in
+            ["12", "1.5", "1,23", "12,3456", "a%", "%", "", "1234,567", "3 rooms", "10-20", "1,234,56"]
+        {
+            assert!(!is_decorated(text), "{text}");
+        }
     }
 }
