@@ -22,7 +22,7 @@
 //! round. A server that changes w, by however little, receives no second answer in the round. It
 //! can only ask in another round, and then it has one sum per round, like an honest server. This
 //! ledger does not bound the information in the sums of many rounds. `rounds_between` and the
-//! secret batches of a device make that information less exact. Noise would bound it.
+//! secret batches of a device make that information less exact. Noise bounds it.
 //!
 //! # Runs
 //!
