@@ -11,7 +11,7 @@ use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
 use deltafl::model::Score;
-use deltafl::params::{Params, UpdateCode};
+use deltafl::params::{EncodedSum, Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::task::Task;
 use deltafl::terms::Clip;
@@ -91,12 +91,13 @@ impl<'a> PyCohort<'a> {
         if answer.is_none() {
             return Ok(false);
         }
-        let (encoded, refused): (Vec<PyReadonlyArray1<'_, i64>>, Vec<bool>) = answer.extract()?;
+        let (encoded, refused): (Vec<EncodedArray<'_>>, Vec<bool>) = answer.extract()?;
         for (&place, encoded) in wave.sums.iter().zip(&encoded) {
             let of_sum = |&i: &usize| tasks[i].sum == place;
             let members = || wave.order.iter().enumerate().filter(move |(_, i)| of_sum(i));
             let added = members().filter(|(row, _)| !refused[*row]).map(|(_, &i)| tasks[i].weight);
-            UpdateCode::add_encoded(encoded.as_slice()?, added, &mut sums[place]);
+            let added: Vec<f64> = added.collect();
+            UpdateCode::add_encoded(encoded.as_sum()?, &added, &mut sums[place]);
             members().filter(|(row, _)| refused[*row]).for_each(|_| UpdateCode::refuse(&mut sums[place]));
         }
         Ok(true)
@@ -232,6 +233,22 @@ fn needs_only_params(task: &UpdateTask<'_>) -> bool {
     let UpdateTask { own, report, personal, noise, plan, .. } = task;
     let is_exact = noise.is_none();
     is_exact && own.is_none() && report.is_none() && personal.is_none() && plan.correction.is_none()
+}
+
+/// A sum of encoded updates that a trainer returns.
+#[derive(FromPyObject)]
+enum EncodedArray<'py> {
+    Narrow(PyReadonlyArray1<'py, i32>),
+    Wide(PyReadonlyArray1<'py, i64>),
+}
+
+impl EncodedArray<'_> {
+    fn as_sum(&self) -> PyResult<EncodedSum<'_>> {
+        Ok(match self {
+            Self::Narrow(encoded) => EncodedSum::Narrow(encoded.as_slice()?),
+            Self::Wide(encoded) => EncodedSum::Wide(encoded.as_slice()?),
+        })
+    }
 }
 
 /// The batches of the devices of one call, devices with the most steps first.

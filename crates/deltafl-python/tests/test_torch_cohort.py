@@ -100,6 +100,39 @@ class Bag(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         return self.out(self.embedding(tokens.long()).mean(1))
 
 
+class EmbeddingBag(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """Sums of embeddings by one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.out = nn.EmbeddingBag(11, 5, mode="sum"), nn.Linear(5, 3)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.out(self.bag(tokens.long()))
+
+
+class Scaled(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer with one number as a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(rows) * self.scale
+
+
+class Double(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module in double precision."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net.double()
+
+    def forward(self, rows: Any) -> Any:
+        return self.net(rows.double())
+
+
 def perceptron(classes: int = 3) -> Any:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, classes))
 
@@ -129,7 +162,9 @@ MODULES: dict[str, tuple[Callable[[], Any], int, tuple[int, ...] | None, int | N
     "gru": (lambda: Recurrent(nn.GRU(1, 5, batch_first=True)), 6, None, None),
     "transformer": (Transformer, 6, None, 11),
     "bag of embeddings": (Bag, 6, None, 11),
+    "embedding bag": (EmbeddingBag, 6, None, 11),
     "tied weights": (Tied, 6, None, None),
+    "a number": (Scaled, 6, None, None),
     "frozen layer": (frozen, 6, None, None),
 }
 
@@ -169,6 +204,56 @@ def test_devices_in_one_call_agree_with_one_after_another(
     start = dfl_torch.Module(net, device="cpu").init(np.random.default_rng(0))
     assert np.linalg.norm(found["on"][0] - start) > 1e-3 * np.linalg.norm(start), "it has trained"
     assert close(found["on"], found["off"])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_one_round_in_double_precision_agrees_to_a_millionth(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, width, shape, tokens = MODULES[name]
+    torch.manual_seed(1)
+    net = Double(make())
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        on, off = (
+            trained(
+                federation(width, 3, tokens=tokens),
+                dfl_torch.Module(net, shape=shape, l2=0.01, cohort=cohort, device="cpu"),
+                dfl.FedProx(mu=0.5),
+                rounds=1,
+            )[0]
+            for cohort in ("on", "off")
+        )
+    assert "in one call" in caplog.text, caplog.text
+    assert np.linalg.norm(on - off) <= 1e-6 * np.linalg.norm(off)
+
+
+def test_devices_that_do_not_fit_into_the_memory_train_in_several_calls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from deltafl._torch_cohort import ModuleCohort
+    from deltafl._torch_step import Step
+
+    torch.manual_seed(1)
+    net, data = perceptron(), federation(6, 3)
+    calls: list[int] = []
+    plain = Step.run
+
+    def run(self: Any, held: Any, updates: Any) -> Any:
+        calls.append(len(updates.devices))
+        if calls[-1] > 3:
+            raise torch.cuda.OutOfMemoryError("too many devices")
+        return plain(self, held, updates)
+
+    whole = trained(data, dfl_torch.Module(net, cohort="on", device="cpu"), [dfl.FedAvg()])
+    monkeypatch.setattr(Step, "run", run)
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = trained(data, dfl_torch.Module(net, cohort="on", device="cpu"), [dfl.FedAvg()])
+    assert calls == [7, 3, 3, 1] and "7 devices do not fit" in caplog.text
+    assert close(found, whole)
+    calls.clear()
+    monkeypatch.setattr(ModuleCohort, "_devices_at_once", lambda self: 2)
+    assert close(trained(data, dfl_torch.Module(net, cohort="on", device="cpu"), [dfl.FedAvg()]), whole)
+    assert calls == [2, 2, 2, 1] * 2
 
 
 @pytest.mark.parametrize("task", ["regression", "binary", "own loss"])
@@ -262,7 +347,7 @@ def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> Non
     net = nn.Linear(6, 3, bias=False)
     nn.init.zeros_(net.weight)
     found = []
-    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear()):
+    for model in (dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.models.Linear(intercept=False)):
         run = dfl.train(
             data, model, [dfl.SCAFFOLD(), dfl.FedDyn(regularisation=0.1), dfl.FedAvg()], rounds=4, cohort=5,
             split={"train": 1.0}, local=dfl.SGD(lr=0.2, batch=4), progress=False, out=type(model).__name__,

@@ -16,12 +16,18 @@
 //! by a weight of at least one example, is below the rounding of an `f32` parameter near 1. If
 //! updates are clipped, w_k − w is first multiplied by min(1, C/‖w_k − w‖), but the weight is not.
 
+mod spare;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 
 use crate::kernel::{Granted, fixed_point};
 use crate::terms::Clip;
+
+use self::spare::Spare;
 
 /// The content hash and length by which a question identifies params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,13 +44,26 @@ const LONG: usize = 1 << 20;
 /// The maximum number of threads for a vector. More would wait for the memory.
 const THREADS: usize = 8;
 
+/// The memory of params and of sums that are no longer in use.
+static SPARE_PARAMS: Spare<f32> = Spare::new();
+static SPARE_SUMS: Spare<u64> = Spare::new();
+
 /// The parameter vector w, shared and immutable.
 #[derive(Clone)]
 pub struct Params {
     /// A `Vec`, so that the vector of a server step is not copied.
-    entries: Arc<Vec<f32>>,
+    entries: Arc<Entries>,
     /// BLAKE3, computed on first use.
     hash: Arc<OnceLock<blake3::Hash>>,
+}
+
+/// The entries of params, whose memory is used again.
+struct Entries(Vec<f32>);
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        SPARE_PARAMS.keep(std::mem::take(&mut self.0));
+    }
 }
 
 /// Equal bits: a NaN is equal to itself, and 0 is not −0.
@@ -63,17 +82,17 @@ impl fmt::Debug for Params {
 impl Params {
     /// Returns the entries.
     pub fn as_slice(&self) -> &[f32] {
-        &self.entries
+        &self.entries.0
     }
 
     /// Returns the number of entries d.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.as_slice().len()
     }
 
     /// Returns `true` if there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.as_slice().is_empty()
     }
 
     /// Returns `true` if both have the same bits, for example tracks that have not diverged yet.
@@ -82,7 +101,7 @@ impl Params {
     pub fn is_same(&self, other: &Self) -> bool {
         let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         Arc::ptr_eq(&self.entries, &other.entries)
-            || (self.len() == other.len() && self.entries.iter().zip(other.as_slice()).all(bits))
+            || (self.len() == other.len() && self.as_slice().iter().zip(other.as_slice()).all(bits))
     }
 
     /// Returns the id by which a question identifies these params.
@@ -95,7 +114,7 @@ impl Params {
         *self.hash.get_or_init(|| {
             let mut hasher = blake3::Hasher::new();
             let mut bytes = [0; 4096];
-            for entries in self.entries.chunks(bytes.len() / 4) {
+            for entries in self.as_slice().chunks(bytes.len() / 4) {
                 for (bytes, entry) in bytes.chunks_exact_mut(4).zip(entries) {
                     bytes.copy_from_slice(&entry.to_le_bytes());
                 }
@@ -108,7 +127,7 @@ impl Params {
 
 impl From<Vec<f32>> for Params {
     fn from(entries: Vec<f32>) -> Self {
-        Self { entries: Arc::new(entries), hash: Arc::default() }
+        Self { entries: Arc::new(Entries(entries)), hash: Arc::default() }
     }
 }
 
@@ -125,6 +144,15 @@ pub struct UpdateCode {
     /// The largest magnitude of an entry, so that no sum over the cohort can overflow.
     limit: f64,
     clip: Option<Clip>,
+}
+
+/// A sum of encoded updates. Most fit into 32 bits, so that less is copied from a GPU.
+#[derive(Clone, Copy, Debug)]
+pub enum EncodedSum<'a> {
+    /// Entries of 32 bits.
+    Narrow(&'a [i32]),
+    /// Entries of 64 bits.
+    Wide(&'a [i64]),
 }
 
 /// A device's update is not finite, or too large for the sum.
@@ -193,16 +221,22 @@ impl UpdateCode {
         sum[refused] = sum[refused].wrapping_add(1);
     }
 
+    /// Returns a sum of zeros of this length.
+    pub fn zeros(len: usize) -> Vec<u64> {
+        let Some(mut sum) = SPARE_SUMS.take(len) else { return vec![0; len] };
+        in_parts(&mut sum, |_, sum| sum.fill(0));
+        sum
+    }
+
     /// Adds the sum of updates that a backend has encoded and added itself. `weights` contains α·ω
     /// of each device in it.
-    pub fn add_encoded(encoded: &[i64], weights: impl IntoIterator<Item = f64>, sum: &mut [u64]) {
+    pub fn add_encoded(encoded: EncodedSum<'_>, weights: &[f64], sum: &mut [u64]) {
         let (update, footer) = sum.split_at_mut(sum.len() - FOOTER);
-        in_parts(update, |start, update| {
-            for (sum, encoded) in update.iter_mut().zip(encoded.get(start..).unwrap_or_default()) {
-                *sum = sum.wrapping_add(*encoded as u64);
-            }
-        });
-        for weight in weights {
+        match encoded {
+            EncodedSum::Narrow(encoded) => add_integers(encoded, update),
+            EncodedSum::Wide(encoded) => add_integers(encoded, update),
+        }
+        for &weight in weights {
             Self::count(weight, footer);
         }
     }
@@ -265,6 +299,15 @@ impl UpdateCode {
         Self::count(weight, footer);
         Ok(())
     }
+}
+
+/// Adds integers to a sum, modulo 2^64.
+fn add_integers<T: Copy + Into<i64> + Sync>(encoded: &[T], sum: &mut [u64]) {
+    in_parts(sum, |start, sum| {
+        for (sum, &encoded) in sum.iter_mut().zip(encoded.get(start..).unwrap_or_default()) {
+            *sum = sum.wrapping_add(encoded.into() as u64);
+        }
+    });
 }
 
 /// Computes ‖w_k − w‖ in the same order on every machine.
@@ -342,6 +385,15 @@ impl UpdateSum {
         Some(entries.iter().map(move |&sum| sum as i64 as f64 * scale))
     }
 
+    /// Returns the weighted mean of the updates in the memory of the sum, or `None` if it contains
+    /// no device.
+    pub(crate) fn into_mean(mut self) -> Option<Vec<f64>> {
+        let (entries, scale) = self.encoded_mean()?;
+        let len = entries.len();
+        let sums = std::mem::take(&mut self.values);
+        Some(sums.into_iter().take(len).map(|sum| sum as i64 as f64 * scale).collect())
+    }
+
     /// Returns the encoded sum of the updates, and the factor of an entry of their weighted mean.
     fn encoded_mean(&self) -> Option<(&[u64], f64)> {
         let weight = self.tail_weight();
@@ -363,7 +415,7 @@ impl UpdateSum {
     /// tail is empty.
     pub fn applied_to(&self, params: &Params) -> Option<Params> {
         let (entries, scale) = self.encoded_mean()?;
-        let mut moved = vec![0.0; params.len()];
+        let mut moved = SPARE_PARAMS.take(params.len()).unwrap_or_else(|| vec![0.0; params.len()]);
         in_parts(&mut moved, |start, moved| {
             let from = params.as_slice()[start..].iter().zip(&entries[start..]);
             for (new, (&w, &sum)) in moved.iter_mut().zip(from) {
@@ -375,6 +427,12 @@ impl UpdateSum {
 
     fn footer(&self, i: usize) -> u64 {
         self.values[self.values.len() - FOOTER + i]
+    }
+}
+
+impl Drop for UpdateSum {
+    fn drop(&mut self) {
+        SPARE_SUMS.keep(std::mem::take(&mut self.values));
     }
 }
 
@@ -398,96 +456,5 @@ fn in_parts<T: Send>(entries: &mut [T], compute: impl Fn(usize, &mut [T]) + Sync
 pub fn add_wrapping(sum: &mut [u64], other: &[u64]) {
     for (sum, other) in sum.iter_mut().zip(other) {
         *sum = sum.wrapping_add(*other);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sum_of(params: &[f32], updates: &[(&[f32], f64)]) -> UpdateSum {
-        let code = UpdateCode::new(updates.len());
-        let mut sum = vec![0; UpdateCode::len(params.len())];
-        for (local, weight) in updates {
-            let _ = code.add(params, local, *weight, &mut sum);
-        }
-        UpdateSum::new(sum, params.len()).unwrap()
-    }
-
-    #[test]
-    fn the_sum_moves_to_the_weighted_mean() {
-        let params = Params::from(vec![1.0, -2.0]);
-        let sum = sum_of(params.as_slice(), &[(&[2.0, -2.0], 3.0), (&[1.0, 2.0], 1.0)]);
-        assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.75, -1.0]);
-        assert_eq!((sum.tail(), sum.refused()), (2, 0));
-    }
-
-    #[test]
-    fn a_non_finite_update_is_left_out_and_counted() {
-        let params = Params::from(vec![1.0, 1.0]);
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
-            let sum = sum_of(params.as_slice(), &[(&[1.5, 1.0], 3.0), (&[1.0, bad], 1.0)]);
-            assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.5, 1.0]);
-            assert_eq!((sum.tail(), sum.refused(), sum.tail_weight()), (1, 1, 3.0));
-        }
-    }
-
-    #[test]
-    fn a_long_update_is_shortened_and_counts_as_before() {
-        let params = Params::from(vec![1.0, 1.0]);
-        let clipped = UpdateCode::new(2).clipped(Clip::try_from(2.5).ok());
-        let sum = |updates: &[(&[f32], f64)]| {
-            let mut sum = vec![0; UpdateCode::len(2)];
-            updates.iter().for_each(|(local, weight)| {
-                _ = clipped.add(params.as_slice(), local, *weight, &mut sum);
-            });
-            UpdateSum::new(sum, 2).unwrap()
-        };
-        // (3, 4) has norm 5, and (1.5, 2) has norm 2.5.
-        let long = sum(&[(&[4.0, 5.0], 3.0)]);
-        assert_eq!(long.applied_to(&params).unwrap().as_slice(), [2.5, 3.0]);
-        assert_eq!((long.tail(), long.tail_weight()), (1, 3.0));
-        let short = sum(&[(&[2.5, 3.0], 3.0)]);
-        assert_eq!(long, short, "one that is not too long stays as it is");
-        let far = sum(&[(&[f32::MAX, 1.0], 1.0), (&[1.0, f32::MIN], 1.0)]);
-        assert_eq!(far.applied_to(&params).unwrap().as_slice(), [2.25, -0.25]);
-        for bad in [f32::NAN, f32::INFINITY] {
-            assert_eq!((sum(&[(&[bad, 1.0], 1.0)]).tail(), sum(&[(&[bad, 1.0], 1.0)]).refused()), (0, 1));
-        }
-    }
-
-    #[test]
-    fn a_long_sum_has_the_bits_of_its_parts() {
-        let value = |i: usize| ((i as f32) * 0.37).sin();
-        let params: Vec<f32> = (0..LONG + 5).map(value).collect();
-        let codes: Vec<i64> = (0..params.len()).map(|i| (i as i64 * 7_919) % 100_003 - 50_000).collect();
-        let stepped = |range: std::ops::Range<usize>| {
-            let mut sum = vec![u64::MAX; UpdateCode::len(range.len())];
-            sum[range.len()..].fill(0);
-            UpdateCode::add_encoded(&codes[range.clone()], [2.0, 1.5], &mut sum);
-            let sum = UpdateSum::new(sum, range.len()).unwrap();
-            sum.applied_to(&Params::from(params[range].to_vec())).unwrap()
-        };
-        let (whole, half) = (stepped(0..params.len()), params.len() / 2);
-        let parts = [stepped(0..half), stepped(half..params.len())].map(|part| part.as_slice().to_vec());
-        assert!(whole.is_same(&Params::from(parts.concat())));
-        assert!(!whole.is_same(&Params::from(params)));
-    }
-
-    #[test]
-    fn a_sum_over_nobody_moves_nothing() {
-        let params = Params::from(vec![1.0]);
-        assert_eq!(sum_of(params.as_slice(), &[]).applied_to(&params), None);
-        assert_eq!(sum_of(params.as_slice(), &[(&[f32::NAN], 1.0)]).applied_to(&params), None);
-    }
-
-    #[test]
-    fn the_largest_updates_of_a_cohort_do_not_wrap() {
-        let params = Params::from(vec![0.0]);
-        let code = UpdateCode::new(1000);
-        let largest = (code.limit / 2f64.powi(UPDATE_BITS)) as f32 * 0.999;
-        let sum = sum_of(&[0.0], &vec![(&[largest][..], 1.0); 1000]);
-        let moved = sum.applied_to(&params).unwrap().as_slice()[0];
-        assert!((moved / largest - 1.0).abs() < 1e-6, "{moved} {largest}");
     }
 }

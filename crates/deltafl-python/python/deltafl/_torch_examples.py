@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from ._kinds import is_mapping
 from ._layout import Layout
 
-__all__ = ["HeldExamples", "called", "sent"]
+__all__ = ["HeldExamples", "called", "copied", "host", "sent", "shared"]
 
 Array = NDArray[Any]
 #: The names of inputs that are one array, and of the targets. No argument of a module has them.
@@ -21,12 +22,36 @@ WHOLE, TARGETS = "", " targets"
 _SHARE_OF_EXAMPLES = 0.25
 #: Memory for examples on a CPU, in bytes.
 _CPU_EXAMPLES = 1 << 30
+#: The length from which several threads copy a vector.
+_LONG = 1 << 20
 
 
 def sent(array: Any, device: torch.device) -> Any:
     """Returns an array as a tensor on a device."""
     functions: Any = torch
     return functions.from_numpy(array).to(device)
+
+
+def shared(array: Array) -> Any:
+    """Returns a tensor with the memory of an array, which must not be written."""
+    functions: Any = torch
+    with warnings.catch_warnings():
+        # The array may be read-only.
+        warnings.simplefilter("ignore")
+        return functions.from_numpy(array)
+
+
+def copied(array: Array, place: Any) -> None:
+    """Copies an array into memory of the host, with several threads if it is long."""
+    if array.size < _LONG:
+        np.copyto(place.numpy(), array)
+    else:
+        place.copy_(shared(array))
+
+
+def host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
+    """Returns memory of the host that a GPU reads and writes fast."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 class HeldExamples:
@@ -36,7 +61,8 @@ class HeldExamples:
         self._device, self._shape = device, shape
         #: Unpacks inputs of several parts, such as tokens and a mask.
         self.layout: Layout | None = None
-        self._places: dict[int, tuple[int, int]] = {}
+        #: The first row of each device, or −1.
+        self._first: Array = np.full(0, -1, dtype=np.int64)
         #: The parts of the inputs by name, and the targets, which are the last.
         self._parts: dict[str, Any] = {}
         self._used = 0
@@ -51,14 +77,21 @@ class HeldExamples:
 
     def wanted(self, devices: Array) -> list[int]:
         """Returns the devices that are not held. If they do not fit beside the others, all are."""
-        distinct = [int(device) for device in np.unique(devices)]
-        missing = [device for device in distinct if device not in self._places]
-        if missing and self._capacity is not None and self._used > self._capacity // 2:
+        distinct = np.unique(devices).astype(np.int64)
+        self._reserve(int(distinct.max(initial=-1)) + 1)
+        missing = distinct[self._first[distinct] < 0]
+        if len(missing) and self._capacity is not None and self._used > self._capacity // 2:
             # Nothing is known of the next calls, so all rows are given up.
-            self._places.clear()
+            self._first[:] = -1
             self._used = 0
-            return distinct
-        return missing
+            return list(distinct.tolist())
+        return list(missing.tolist())
+
+    def _reserve(self, devices: int) -> None:
+        """Makes room for the first rows of this many devices."""
+        if devices > len(self._first):
+            more = np.full(max(devices, 2 * len(self._first)) - len(self._first), -1, dtype=np.int64)
+            self._first = np.concatenate([self._first, more])
 
     def hold(self, device: int, inputs: Array, targets: Array) -> None:
         """Appends the examples of a device."""
@@ -75,7 +108,8 @@ class HeldExamples:
             self._parts = {name: self._grown(self._parts.get(name), part, grown) for name, part in rows.items()}
         for name, part in rows.items():
             self._parts[name][self._used : end] = part
-        self._places[device] = (self._used, count)
+        self._reserve(device + 1)
+        self._first[device] = self._used
         self._used = end
 
     def _unpacked(self, inputs: Array, targets: Array) -> dict[str, Any]:
@@ -100,7 +134,7 @@ class HeldExamples:
 
     def offsets(self, devices: Array) -> Array:
         """Returns the first row of each device."""
-        return np.array([self._places[int(device)][0] for device in devices], dtype=np.int64)
+        return self._first[devices]
 
     def rows(self, indices: Any) -> tuple[dict[str, Any], Any]:
         """Returns the parts of the inputs of rows by name, and their targets."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-__all__ = ["KeyedDropout", "replaced"]
+from ._torch_convolution import Convolution
+from ._torch_linear import KernelLinear
+from ._torch_norm import KernelGroupNorm
 
-#: Two sizes: of the kernel, the step, the padding or the dilation of a convolution.
-Pair = tuple[int, int]
-#: The geometry of a convolution: kernel, step, padding and dilation.
-Geometry = tuple[Pair, Pair, Pair, Pair]
+__all__ = ["KeyedDropout", "Replacement", "replaced"]
+
+#: The layers in place of convolutions: Triton kernels, products, or none.
+Replacement = Literal["kernels", "products", "none"]
 
 
 class KeyedDropout(torch.nn.Module):
@@ -72,6 +74,29 @@ def _mixed(values: Any) -> Any:
     values = (values ^ ((values >> 30) & 0x3FFFFFFFF)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     values = (values ^ ((values >> 27) & 0x1FFFFFFFFF)) * (0x94D049BB133111EB - (1 << 64))
     return values ^ ((values >> 31) & 0x1FFFFFFFF)
+
+
+class _EmbeddingBag(torch.nn.Module):
+    """The mean or the sum of the embeddings of each row, with the weight of the layer it replaces."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight, self._mode = layer.weight, layer.mode
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> _EmbeddingBag | None:
+        """Returns the replacement of a layer, or None if vmap has to translate it."""
+        if type(layer) is not torch.nn.EmbeddingBag or layer.mode not in ("mean", "sum"):
+            return None
+        is_plain = layer.padding_idx is None and layer.max_norm is None
+        return _EmbeddingBag(layer) if is_plain and not layer.scale_grad_by_freq else None
+
+    def forward(self, indices: Any) -> Any:
+        """Returns one vector per row of indices. Bags of different sizes have no rows."""
+        if indices.dim() != 2:
+            raise ValueError("an EmbeddingBag of a cohort needs a matrix of indices")
+        vectors = torch.nn.functional.embedding(indices, self.weight)
+        return vectors.mean(1) if self._mode == "mean" else vectors.sum(1)
 
 
 class _Recurrent(torch.nn.Module):
@@ -134,178 +159,12 @@ class _Recurrent(torch.nn.Module):
         return torch.stack(found), (hidden, cell)
 
 
-def _outputs(size: Pair, geometry: Geometry) -> Pair:
-    """Returns the height and width of the output of a convolution."""
-    kernel, step, padding, dilation = geometry
-
-    def length(axis: int) -> int:
-        reach = dilation[axis] * (kernel[axis] - 1) + 1
-        return (size[axis] + 2 * padding[axis] - reach) // step[axis] + 1
-
-    return length(0), length(1)
-
-
-class _Product(torch.autograd.Function):
-    """A convolution as the product of its weights with the patches of the images.
-
-    The patches of N images are the columns of a matrix: (C·kernel) × (N·outputs). For a cohort it is
-    one batched product, with the same bits in every run. vmap would use a grouped convolution.
-    """
-
-    @staticmethod
-    def forward(images: Any, weight: Any, geometry: Geometry) -> tuple[Any, Any]:
-        output, columns = _product(images[None], weight[None], geometry)
-        return output[0], columns[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
-        images, weight, ctx.geometry = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.shape = tuple(images.shape)
-        ctx.save_for_backward(weight, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Any) -> Any:
-        weight, columns = ctx.saved_tensors
-        of_images: Any = None
-        if ctx.needs_input_grad[0]:
-            apply: Any = _ImageSlope.apply
-            of_images = apply(slopes[0], weight, ctx.shape, ctx.geometry)
-        return of_images, (slopes[0].flatten(1) @ columns.mT).view_as(weight), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, tuple[int, int]]:
-        images, weight, geometry = args
-        given = _batched(images, in_dims[0], info.batch_size), _batched(weight, in_dims[1], info.batch_size)
-        return _product(*given, geometry), (0, 0)
-
-
-class _ImageSlope(torch.autograd.Function):
-    """The gradient of a convolution by its images."""
-
-    @staticmethod
-    def forward(slope: Any, weight: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
-        return _image_slope(slope[None], weight[None], shape, geometry)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Any) -> Any:
-        raise NotImplementedError("second derivatives of a convolution")
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
-        slope, weight, shape, geometry = args
-        given = _batched(slope, in_dims[0], info.batch_size), _batched(weight, in_dims[1], info.batch_size)
-        return _image_slope(*given, shape, geometry), 0
-
-
-def _batched(value: Any, axis: int | None, devices: int) -> Any:
-    """Returns a tensor with the devices as its first axis."""
-    return value.expand(devices, *value.shape) if axis is None else value.movedim(axis, 0)
-
-
-def _product(images: Any, weight: Any, geometry: Geometry) -> tuple[Any, Any]:
-    """Returns outputs × N × height × width of each device, and the columns of its images."""
-    columns = _columns(images, geometry)
-    size = _outputs((images.shape[3], images.shape[4]), geometry)
-    return (weight.flatten(2) @ columns).unflatten(2, (images.shape[1], *size)), columns
-
-
-def _image_slope(slope: Any, weight: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
-    """Returns the gradient by images of this shape, from that by outputs × N × height × width."""
-    kernel, step, padding, dilation = geometry
-    reach = [dilation[axis] * (kernel[axis] - 1) - padding[axis] for axis in (0, 1)]
-    if step != (1, 1) or min(reach) < 0:
-        return _images(weight.flatten(2).mT @ slope.flatten(2), shape, geometry)
-    # With a step of 1 it is a convolution of the slope with the turned kernel.
-    turned = weight.flip(3, 4).transpose(1, 2).flatten(2)
-    columns = _columns(slope.transpose(1, 2), (kernel, (1, 1), (reach[0], reach[1]), dilation))
-    return (turned @ columns).unflatten(2, (shape[0], *shape[2:])).transpose(1, 2)
-
-
-def _columns(images: Any, geometry: Geometry) -> Any:
-    """Returns the columns of the images of many devices: devices × N × C × H × W."""
-    kernel, step, padding, dilation = geometry
-    devices, count, channels, height, width = images.shape
-    rows, lines = _outputs((height, width), geometry)
-    if kernel == (1, 1) and padding == (0, 0):
-        chosen = images[..., :: step[0], :: step[1]]
-        return chosen.transpose(1, 2).reshape(devices, channels, count * rows * lines)
-    padded = torch.nn.functional.pad(images, (padding[1], padding[1], padding[0], padding[0])).contiguous()
-    device, image, channel, line, point = padded.stride()
-    patches = padded.as_strided(
-        (devices, channels, *kernel, count, rows, lines),
-        (device, channel, line * dilation[0], point * dilation[1], image, line * step[0], point * step[1]),
-    )
-    return patches.reshape(devices, channels * kernel[0] * kernel[1], count * rows * lines)
-
-
-def _images(columns: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
-    """Adds columns to images of this shape, for many devices."""
-    kernel, step, padding, dilation = geometry
-    devices, (count, channels, height, width) = len(columns), shape
-    rows, lines = _outputs((height, width), geometry)
-    patches = columns.reshape(devices, channels * kernel[0] * kernel[1], count, rows * lines)
-    flat = patches.transpose(1, 2).reshape(devices * count, -1, rows * lines)
-    if kernel == step == (1, 1) and padding == (0, 0):
-        return flat.view(devices, *shape)
-    images = torch.nn.functional.fold(flat, (height, width), kernel, dilation, padding, step)
-    return images.view(devices, *shape)
-
-
-def _pair(first: int, sizes: Sequence[int]) -> Pair:
-    """Returns two sizes. The first one is given if there is only one other."""
-    return (first if len(sizes) == 1 else sizes[0], sizes[-1])
-
-
-class _Convolution(torch.nn.Module):
-    """A convolution as a product, with the parameters of the layer that it replaces."""
-
-    def __init__(self, layer: Any, geometry: Geometry) -> None:
-        super().__init__()
-        self.weight, self.bias, self._geometry = layer.weight, layer.bias, geometry
-        self._dimensions = layer.weight.dim() - 2
-
-    @staticmethod
-    def of(layer: torch.nn.Module) -> _Convolution | None:
-        """Returns the replacement of a layer, or None if vmap has to translate it."""
-        if type(layer) not in (torch.nn.Conv1d, torch.nn.Conv2d):
-            return None
-        conv: Any = layer
-        if conv.groups != 1 or conv.padding_mode != "zeros" or not conv.weight.is_floating_point():
-            return None
-        padding = conv.padding
-        if isinstance(padding, str):
-            spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size)]
-            if padding == "same" and any(span % 2 for span in spans):
-                return None
-            padding = [span // 2 if padding == "same" else 0 for span in spans]
-        # A convolution over one axis is one over images of height 1.
-        kernel, step, dilation = (_pair(1, sizes) for sizes in (conv.kernel_size, conv.stride, conv.dilation))
-        return _Convolution(conv, (kernel, step, _pair(0, padding), dilation))
-
-    def forward(self, inputs: Any) -> Any:
-        """Returns the output of the layer."""
-        batched = inputs if inputs.dim() == self._dimensions + 2 else inputs[None]
-        images = batched if self._dimensions == 2 else batched.unsqueeze(2)
-        apply: Any = _Product.apply
-        weight = self.weight if self._dimensions == 2 else self.weight.unsqueeze(2)
-        output = apply(images, weight, self._geometry)[0]
-        if self.bias is not None:
-            output = output + self.bias[:, None, None, None]
-        output = (output if self._dimensions == 2 else output.squeeze(2)).transpose(0, 1)
-        return output if batched is inputs else output[0]
-
-
-def replaced(net: torch.nn.Module, *, products: bool = True) -> tuple[torch.nn.Module, str | None]:
+def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[torch.nn.Module, str | None]:
     """Returns a copy of a module whose layers work under vmap, or the reason why there is none.
 
     Args:
         net: The module.
-        products: Whether convolutions become products.
+        by: The layers in place of convolutions. Kernels also compute group norms and large dense layers.
     """
     net = copy.deepcopy(net)
     number = 0
@@ -325,8 +184,12 @@ def replaced(net: torch.nn.Module, *, products: bool = True) -> tuple[torch.nn.M
             if layer.dropout or getattr(layer, "proj_size", 0):
                 return net, f"{path or 'the module'} is a recurrent layer with dropout or a projection"
             new = _Recurrent(layer)
-        elif products:
-            new = _Convolution.of(layer)
+        elif isinstance(layer, torch.nn.EmbeddingBag):
+            new = _EmbeddingBag.of(layer)
+        elif by != "none":
+            new = Convolution.of(layer, by_kernels=by == "kernels")
+            if new is None and by == "kernels":
+                new = KernelGroupNorm.of(layer) or KernelLinear.of(layer)
         if new is not None:
             if not path:
                 return new, None

@@ -17,7 +17,7 @@ use crate::compute::{Compute, KeptParts, TaskNoise, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{Contribution, Held, LossCache, stream_key};
 use crate::memory::AlgorithmState;
-use crate::params::Params;
+use crate::params::{Params, UpdateCode};
 use crate::question::{Ask, Query};
 use crate::selection::Report;
 use crate::superquantile::DeviceLoss;
@@ -161,7 +161,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
         pending.retain(|_| owners.next() == Some(self.peers.rank()));
-        let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
+        let mut sums: Vec<Vec<u64>> =
+            queries.iter().map(|query| UpdateCode::zeros(query.answer_len())).collect();
         let memory_updates = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
@@ -204,6 +205,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 let (query, place) = (&queries[part % queries.len()], part / queries.len());
                 self.add_counts(round, query, told.at(query, place), members[place], kept, values);
             }
+        }
+        if self.peers.size() == 1 {
+            let values = match queries.len() {
+                1 => parts,
+                several => parts.chunks(several.max(1)).map(<[Vec<u64>]>::concat).collect(),
+            };
+            return Ok(FleetAnswers { values, memory_updates });
         }
         // Each process has the parts that it computed and zeros elsewhere. The sum over all
         // processes combines the parts.

@@ -1,0 +1,64 @@
+"""Functions of tensors whose first axis are devices, under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["batched", "has_kernels", "kernels", "per_device"]
+
+
+def kernels() -> Any:
+    """Returns the module of the Triton kernels."""
+    from . import _torch_kernels
+
+    return _torch_kernels
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Returns whether the kernels run on a device: on a GPU, if Triton is installed."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    try:
+        kernels()
+    except ImportError:
+        return False
+    return True
+
+
+def batched(values: Sequence[Any], axes: Sequence[int | None], devices: int) -> list[Any]:
+    """Returns tensors with the devices as their first axis."""
+    return [
+        value.expand(devices, *value.shape) if axis is None else value.movedim(axis, 0)
+        for value, axis in zip(values, axes)
+    ]
+
+
+class _PerDevice(torch.autograd.Function):
+    """A function of the tensors of many devices, which has no gradient of its own."""
+
+    @staticmethod
+    def forward(compute: Callable[..., Any], *tensors: Any) -> Any:
+        found = compute(*(tensor[None] for tensor in tensors))
+        return tuple(value[0] for value in found) if isinstance(found, tuple) else found[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        raise NotImplementedError("second derivatives")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        found = args[0](*batched(args[1:], in_dims[1:], info.batch_size))
+        return found, (0,) * len(found) if isinstance(found, tuple) else 0
+
+
+def per_device(compute: Callable[..., Any], *tensors: Any) -> Any:
+    """Calls a function of the tensors of many devices from the code of one device."""
+    apply: Any = _PerDevice.apply
+    return apply(compute, *tensors)

@@ -1,0 +1,62 @@
+"""Group norms of many devices, each with its own weights, under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+
+from ._torch_functions import batched, kernels, per_device
+
+__all__ = ["KernelGroupNorm"]
+
+
+class _Normalised(torch.autograd.Function):
+    """A group norm by the kernels of :mod:`deltafl._torch_kernels`."""
+
+    @staticmethod
+    def forward(images: Any, weight: Any, bias: Any, groups: int, epsilon: float) -> tuple[Any, Any, Any]:
+        output, means, scales = kernels().normalised(images[None], weight[None], bias[None], groups, epsilon)
+        return output[0], means[0], scales[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any, Any]) -> None:
+        images, weight, _, ctx.groups, _ = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(images, weight, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        images, weight, means, scales = ctx.saved_tensors
+        compute = partial(kernels().normalised_slopes, groups=ctx.groups)
+        return (*per_device(compute, images, slopes[0], weight, means, scales), None, None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, tuple[int, int, int]]:
+        given = batched(args[:3], in_dims, info.batch_size)
+        return kernels().normalised(*given, *args[3:]), (0, 0, 0)
+
+
+class KernelGroupNorm(torch.nn.Module):
+    """A group norm with the parameters of the layer that it replaces."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self._groups, self._epsilon = layer.weight, layer.bias, layer.num_groups, layer.eps
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> KernelGroupNorm | None:
+        """Returns the replacement of a layer, or None if vmap has to translate it."""
+        if type(layer) is not torch.nn.GroupNorm or not layer.affine or layer.weight.dtype != torch.float32:
+            return None
+        return KernelGroupNorm(layer)
+
+    def forward(self, images: Any) -> Any:
+        """Returns the output of the layer."""
+        area = math.prod(images.shape[2:])
+        if images.dtype != torch.float32 or not kernels().group_fits(images.shape[1], area, self._groups):
+            return torch.nn.functional.group_norm(images, self._groups, self.weight, self.bias, self._epsilon)
+        apply: Any = _Normalised.apply
+        return apply(images, self.weight, self.bias, self._groups, self._epsilon)[0]
