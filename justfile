@@ -31,10 +31,9 @@ doc:
 book:
     scripts/docs --book
 
-# Runs a fuzz target, for example: just fuzz data_leaf 60. (SQLite defines two tables with one name, so
-# detect_odr_violation is off.)
+# Runs a fuzz target, for example: just fuzz data_leaf 60.
 fuzz target seconds="60":
-    cd fuzz && ASAN_OPTIONS=detect_odr_violation=0 cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
+    scripts/fuzz --seconds {{seconds}} {{target}}
 
 # Checks licences and advisories (requires cargo-deny).
 deny:

@@ -29,6 +29,21 @@ use deltafl_secagg::server::{ServerRound, ServerRoundConfig, ServerRoundEvent, S
 const DEVICES: u32 = 4;
 const LEN: u32 = 3;
 
+/// The name of a target and its body.
+pub(crate) type Target = (&'static str, fn(&[u8]));
+
+/// The targets.
+pub(crate) const TARGETS: &[Target] = &[
+    ("secagg_device_message", device_message),
+    ("secagg_device_sequence", |script| {
+        sequence(script, Recipient::Devices);
+    }),
+    ("secagg_server_message", server_message),
+    ("secagg_server_sequence", |script| {
+        sequence(script, Recipient::Server);
+    }),
+];
+
 /// The recipients whose messages the script may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recipient {

@@ -12,8 +12,10 @@ use std::time::Duration;
 use clap::Parser;
 use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use deltafl::kernel::{self, Aligned, Isa};
+use deltafl::memory::AlgorithmState;
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
+use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, Sgd, Work, Worker};
 use deltafl_cuda::BackendChoice;
 use deltafl_run::experiment_file;
 use miette::{IntoDiagnostic, Result};
@@ -232,7 +234,8 @@ fn case_figures(case: &Case, isa: Isa, threads: u16, measure: RateMeasurement) -
     let federation = case.federation(DEVICES);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let params = initial(&*model);
-    let race = Race { case, federation: &federation, model: &*model, params: &params, threads, measure };
+    let trainer = Sgd::boxed(&*model);
+    let race = Race { case, federation: &federation, trainer: &*trainer, params: &params, threads, measure };
     let train = race.examples_per_s(Pass::Train);
     let eval = race.examples_per_s(Pass::Evaluate);
     Ok(ModelFigures {
@@ -260,8 +263,8 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
     let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
     let mut buffer = BatchBuffer::default();
+    let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
     for _ in 0..steps {
-        let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
         model.step(&mut working, batch, step, &mut scratch);
     }
     black_box(&working);
@@ -273,7 +276,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
 struct Race<'a> {
     case: &'a Case,
     federation: &'a Federation,
-    model: &'a dyn Model,
+    trainer: &'a dyn LocalTrainer,
     params: &'a [f32],
     threads: u16,
     measure: RateMeasurement,
@@ -300,30 +303,18 @@ enum Pass {
     Evaluate,
 }
 
-/// The buffers of one thread.
+/// One thread.
 struct BenchWorker<'a> {
     race: &'a Race<'a>,
-    batch: BatchBuffer,
-    order: Vec<usize>,
-    working: Aligned,
-    scratch: Aligned,
-    trained: Vec<f32>,
+    worker: Box<dyn Worker + 'a>,
+    memory: AlgorithmState,
 }
 
 impl<'a> BenchWorker<'a> {
     fn new(race: &'a Race<'a>) -> Self {
-        let model = race.model;
-        let scratch = model.step_scratch_len(race.case.batch).max(model.scratch_len(EVALUATION_BLOCK));
-        let mut working = Aligned::zeroed(model.working_len());
-        model.load(race.params, &mut working);
-        Self {
-            race,
-            batch: BatchBuffer::default(),
-            order: Vec::new(),
-            working,
-            scratch: Aligned::zeroed(scratch),
-            trained: vec![0.0; model.num_params()],
-        }
+        let mut worker = race.trainer.worker();
+        worker.load(race.params);
+        Self { race, worker, memory: AlgorithmState::default() }
     }
 
     /// Returns the examples per second of each repeat.
@@ -348,19 +339,18 @@ impl<'a> BenchWorker<'a> {
 
     /// Trains one epoch of a device from the common parameters.
     fn train(&mut self, device: FederationIndex) {
-        let Race { case, federation, model, params, .. } = *self.race;
-        let examples = federation.examples(device);
-        self.order.clear();
-        self.order.extend(0..examples.len());
-        Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0)).shuffle(&mut self.order);
-        model.load(params, &mut self.working);
-        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None, key: 0 };
-        for indices in self.order.chunks(case.batch) {
-            let batch = self.batch.gather(&examples, indices.iter().copied());
-            model.step(&mut self.working, batch, step, &mut self.scratch);
-        }
-        model.store(&self.working, &mut self.trained);
-        black_box(&self.trained);
+        let Race { case, federation, params, .. } = *self.race;
+        let plan = LocalPlan {
+            work: Work::Epochs(1),
+            batch: case.batch,
+            learning_rate: case.learning_rate,
+            l2: case.l2,
+            proximal: 0.0,
+            correction: None,
+        };
+        let task = LocalTask { params, sent: &[], examples: &federation.examples(device), plan: &plan };
+        let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0));
+        black_box(self.worker.update(&task, &mut self.memory, &mut stream).expect("SGD does not fail"));
     }
 
     /// Computes loss and errors of a device.
@@ -368,8 +358,7 @@ impl<'a> BenchWorker<'a> {
         let examples = self.race.federation.examples(device);
         for start in (0..examples.len()).step_by(EVALUATION_BLOCK) {
             let block = start..(start + EVALUATION_BLOCK).min(examples.len());
-            let batch = self.batch.gather(&examples, block);
-            black_box(self.race.model.evaluate(&self.working, batch, &mut self.scratch));
+            black_box(self.worker.score(&examples, block).expect("SGD does not fail"));
         }
     }
 }

@@ -7,7 +7,7 @@ use deltafl::exchange::{Exchange as _, Simulation};
 use deltafl::params::Params;
 use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
-use deltafl::trainer::{LocalTrainer as _, Sgd};
+use deltafl::trainer::Sgd;
 use deltafl_device::enrolment::{AskError, ModelApi};
 use deltafl_device::is_refused_certificate;
 use deltafl_run::text_table;
@@ -260,8 +260,8 @@ fn evaluate(
         let (needs, got) = (model.num_params(), params.len());
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
-    let trainer = Sgd::new(&*model);
-    let mut exchange = Simulation::with_threads(&trainer, federation, cpu.threads())
+    let trainer = Sgd::boxed(&*model);
+    let mut exchange = Simulation::with_threads(&*trainer, federation, cpu.threads())
         .map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     let held_out = federation.held_out().iter().any(Option::is_some);

@@ -115,8 +115,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Server::check(&args.config(), &experiment).map_err(server_error)?;
     let (federation, contract) = declared(&args, &experiment)?;
     let model = session::build_model(&experiment, &federation, args.kernel.isa()).map_err(explained)?;
-    let trainer = Sgd::new(&*model);
-    let mut served = ServedModel::for_data(&trainer, &federation, &experiment);
+    let trainer = Sgd::boxed(&*model);
+    let mut served = ServedModel::for_data(&*trainer, &federation, &experiment);
     if args.contract.is_some() {
         served.data_hash = contract.hash().to_hex().to_string();
     }

@@ -33,6 +33,8 @@ pub enum Defence {
     /// A device outside of the tail trains like the others, so that the time of its answer does not
     /// reveal its membership.
     EqualWork,
+    /// A device declines beyond its owner's limit on ε.
+    PrivacyLimit,
 }
 
 impl Defence {
@@ -49,6 +51,7 @@ impl Defence {
         ("no-loss-in-private", Self::NoLossInPrivate),
         ("roster-log", Self::RosterLog),
         ("equal-work", Self::EqualWork),
+        ("privacy-limit", Self::PrivacyLimit),
     ];
 }
 

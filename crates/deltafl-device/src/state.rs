@@ -15,6 +15,7 @@
 //! The stored state lets a device detect a server that presents an older roster, or different
 //! rosters to different devices.
 
+mod answer_files;
 mod answers;
 mod by_authority;
 mod ledger;
@@ -38,6 +39,7 @@ use deltafl_wire::roster::{PreviousRoster, RosterError, RosterVersion};
 use deltafl_wire::roster_log::{LoggedRoster, ROSTER_LOG, RosterLogError};
 use serde::{Deserialize, Serialize};
 
+use self::answer_files::AnswerFiles;
 pub(crate) use self::answers::AnswerBudget;
 use self::answers::AnswerCounts;
 pub use self::answers::{AnswerCount, BudgetSpent};
@@ -70,6 +72,12 @@ pub enum StateError {
     /// The file has other content.
     #[error("{path} is damaged: restore it, or restart the device with a new folder")]
     Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is missing that other files of the folder presuppose.
+    #[error("{path} is missing: restore it, or restart the device with a new folder")]
+    Missing {
         /// The file.
         path: PathBuf,
     },
@@ -161,11 +169,8 @@ impl DeviceState {
         }
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
-        let ledger = Ledger::open(&path.join("ledger"))?;
-        let answers = AnswerCounts::open(&path.join("answers"))?;
-        let spent = SpentLedger::open(&path.join("privacy"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
-        let rounds = read_rounds(&path.join("rounds"))?;
+        let AnswerFiles { ledger, answers, spent, rounds } = AnswerFiles::open(path)?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
         Ok(Self { folder, roster, transcript, ledger, answers, spent, memory, rounds, ..Self::default() })
     }
@@ -336,16 +341,6 @@ fn read_roster(path: &Path) -> Result<Option<SeenRoster>, StateError> {
             serde_json::from_slice(&text).map(Some).map_err(damaged)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(io_error(path)(source)),
-    }
-}
-
-fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
-    match fs::read(path) {
-        Ok(bytes) => {
-            SeenRounds::from_bytes(&bytes).map_err(|_| StateError::Damaged { path: path.to_owned() })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SeenRounds::default()),
         Err(source) => Err(io_error(path)(source)),
     }
 }

@@ -156,9 +156,9 @@ fn on_ranks(
     world.same("the data", federation.hash()).map_err(differs)?;
     world.same("the experiment", &experiment.to_toml()).map_err(differs)?;
     let federation = experiment.adversary().falsified(&federation).unwrap_or(federation);
-    let trainer = Sgd::new(&*model);
+    let trainer = Sgd::boxed(&*model);
     let threads = Some(world.threads(options.machine.threads));
-    let backend = Backend::open(request, &experiment, &federation, &trainer, threads)?;
+    let backend = Backend::open(request, &experiment, &federation, &*trainer, threads)?;
     if world.is_root() {
         send(RunEvent::Note(&backend.description()))?;
     }
@@ -174,7 +174,7 @@ fn on_ranks(
     let labels = experiment.labels();
     let plan = experiment.plan();
 
-    let seeds = Seeds::new(&experiment, &trainer, |seed| {
+    let seeds = Seeds::new(&experiment, &*trainer, |seed| {
         let saved = folder.as_ref().map(|folder| {
             folder.lock().unwrap_or_else(PoisonError::into_inner).state(seed, model.num_params())
         });
@@ -212,7 +212,7 @@ fn on_ranks(
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));
     if let Some(folder) = &folder {
-        write_classes(folder, &experiment, &trainer, &federation, options.machine.threads)?;
+        write_classes(folder, &experiment, &*trainer, &federation, options.machine.threads)?;
     }
     let summary = folder.map(|folder| folder.summarise()).transpose()?;
     Ok(summary.map_or(Ended::Followed, Ended::Finished))

@@ -247,9 +247,9 @@ pub fn evaluate(
     if states.iter().flat_map(|state| &state.tracks).any(|track| track.params.len() != model.num_params()) {
         return Err(EvaluateError::OtherParams { path: data.to_owned() });
     }
-    let trainer = Sgd::new(&*model);
+    let trainer = Sgd::boxed(&*model);
     let refused = |source| EvaluateError::Setup { path: data.to_owned(), source };
-    let mut exchange = Simulation::with_threads(&trainer, &federation, options.threads).map_err(refused)?;
+    let mut exchange = Simulation::with_threads(&*trainer, &federation, options.threads).map_err(refused)?;
     let mut evaluations = Vec::new();
     let mut seeds: Vec<Vec<&Params>> = Vec::new();
     for state in &states {
@@ -259,8 +259,8 @@ pub fn evaluate(
         evaluations.extend(evaluated.map(|evaluated| SplitEvaluation { split: Split::Test, ..evaluated }));
         seeds.push(params);
     }
-    let classes = by_class::evaluate(&trainer, &federation, &seeds, options.threads)?;
-    let groups = by_group::evaluate(&trainer, &federation, &seeds, options.threads)?;
+    let classes = by_class::evaluate(&*trainer, &federation, &seeds, options.threads)?;
+    let groups = by_group::evaluate(&*trainer, &federation, &seeds, options.threads)?;
     Ok(ModelEvaluation {
         summary: summary(data, &experiment, &tracks, &states, &evaluations),
         classes: classes.map(|classes| Classes { split: Split::Test, ..classes }),

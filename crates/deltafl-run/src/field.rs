@@ -19,6 +19,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use deltafl_data::experiment::Experiment;
@@ -44,7 +45,7 @@ use crate::paper::estimate::{RemainingWork, RunPace};
 use crate::session;
 use crate::sweep::folder::{Standing, SweepFolder};
 use crate::sweep::points::{Shard, SweepPoint};
-use crate::sweep::train::{self, SweepOptions, Tally};
+use crate::sweep::train::{self, PointPlan, SweepOptions, Tally};
 
 /// The rungs of successive halving: how many candidates of a method train, and for which fraction
 /// of the rounds (numerator, denominator).
@@ -109,6 +110,45 @@ pub struct FieldEstimate {
 struct Contender<'a> {
     method: &'a FieldMethod,
     candidates: Vec<Candidate>,
+}
+
+/// The points of a method that train now.
+struct Contest<'a> {
+    contender: Contender<'a>,
+    /// Whether the server combines the updates of single devices.
+    is_robust: bool,
+    /// The current rung; [`RUNGS`]`.len()` for the final runs.
+    rung: usize,
+    points: Vec<SweepPoint>,
+    /// The number of these points that are not finished.
+    left: usize,
+}
+
+impl<'a> Contest<'a> {
+    /// Begins with the first rung.
+    fn new(field: &Field, method: &'a FieldMethod) -> Result<Self, FieldError> {
+        let contender = field.contender(method);
+        let experiment = method.experiment(&field.base, &contender.candidates[0])?;
+        let is_robust = experiment.tracks().iter().any(|track| track.aggregation.is_some());
+        let points = field.rung(0, &contender)?;
+        Ok(Self { is_robust, rung: 0, left: points.len(), points, contender })
+    }
+
+    /// Counts a finished point. Returns the next points if it was the last of its rung.
+    fn advance(&mut self, field: &Field) -> Result<Vec<SweepPoint>, FieldError> {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 || self.rung >= RUNGS.len() {
+            return Ok(Vec::new());
+        }
+        field.halve(self.rung, &mut self.contender, &self.points)?;
+        self.rung += 1;
+        self.points = match self.rung {
+            rung if rung < RUNGS.len() => field.rung(rung, &self.contender)?,
+            _ => field.finals(self.contender.method, &self.contender.candidates[0])?,
+        };
+        self.left = self.points.len();
+        Ok(self.points.clone())
+    }
 }
 
 impl Field {
@@ -212,28 +252,48 @@ impl Field {
         Ok(Some(estimate))
     }
 
-    /// Tunes the methods of this process and trains them on all splits.
+    /// Tunes the methods of this process and trains them on all splits. A method advances to its next
+    /// rung as soon as its own points are finished.
     ///
     /// # Errors
     ///
-    /// Fails if a point fails, is interrupted or is trained by another process, or if a candidate
-    /// of no method has a finite error.
+    /// Fails if a point fails, is interrupted or is trained by another process, or if no candidate
+    /// of a method has a finite error.
     pub fn train(&self, observer: &mut SweepObserver<'_>) -> Result<(), FieldError> {
         create_folder(&self.out)?;
         write_file(&self.out.join("field.toml"), self.base.to_toml().as_bytes())?;
-        let mut contenders: Vec<Contender<'_>> = self.shard().map(|method| self.contender(method)).collect();
-        for rung in 0..RUNGS.len() {
-            let points = self.rung(rung, &contenders)?;
-            self.trained(&points.concat(), observer)?;
-            for (contender, points) in contenders.iter_mut().zip(&points) {
-                self.halve(rung, contender, points)?;
+        let (mut contests, mut rounds) = (Vec::new(), 0);
+        for method in self.shard() {
+            contests.push(Contest::new(self, method)?);
+            rounds += self.left(method)?.1.rounds;
+        }
+        // The server step of a robust method takes longer than the rounds of most others.
+        contests.sort_by_key(|contest| !contest.is_robust);
+        let first = contests.iter().flat_map(|contest| contest.points.iter().cloned()).collect();
+        let points = contests.len()
+            * (RUNGS.map(|(candidates, _)| candidates).iter().sum::<usize>() + self.options.splits.get());
+        let contests: Vec<Mutex<Contest<'_>>> = contests.into_iter().map(Mutex::new).collect();
+        let failed = Mutex::new(None);
+        let next = |finished: &SweepPoint| {
+            for contest in &contests {
+                let mut contest = contest.lock().unwrap_or_else(PoisonError::into_inner);
+                if contest.points.iter().any(|point| point.address == finished.address) {
+                    return contest.advance(self).unwrap_or_else(|error| {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        Vec::new()
+                    });
+                }
             }
+            Vec::new()
+        };
+        let folder = self.folder();
+        let plan = PointPlan { first, next: &next, points, rounds, done: 0 };
+        let tally = train::train_plan(&folder, plan, &self.options.sweep, observer)?;
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None if is_complete(&tally) => Ok(()),
+            None => Err(FieldError::Unfinished { folder: folder.path().to_owned(), tally }),
         }
-        let mut finals = Vec::new();
-        for contender in &contenders {
-            finals.extend(self.finals(contender.method, &contender.candidates[0])?);
-        }
-        self.trained(&finals, observer)
     }
 
     /// Reads the results of all methods, trained by this process or by others.
@@ -263,20 +323,17 @@ impl Field {
         base::for_tuning(&self.base, 1)
     }
 
-    /// Returns the points of a rung for each contender, one per candidate.
-    fn rung(&self, rung: usize, contenders: &[Contender<'_>]) -> Result<Vec<Vec<SweepPoint>>, FieldError> {
+    /// Returns the points of a rung, one per candidate.
+    fn rung(&self, rung: usize, contender: &Contender<'_>) -> Result<Vec<SweepPoint>, FieldError> {
         let (numerator, denominator) = RUNGS[rung].1;
         let rounds = (self.base.rounds() * numerator).div_ceil(denominator);
         let rounds = NonZeroU64::new(rounds).unwrap_or(NonZeroU64::MIN);
         let tuning = self.tuning()?.with_rounds(rounds).evaluated_at_the_end();
-        let of_contender = |contender: &Contender<'_>| {
-            let of_candidate = |candidate: &Candidate| {
-                let name = format!("{} {candidate} {} rounds", contender.method.name(), rounds);
-                point(contender.method.experiment(&tuning, candidate)?, &name)
-            };
-            contender.candidates.iter().map(of_candidate).collect()
+        let of_candidate = |candidate: &Candidate| {
+            let name = format!("{} {candidate} {} rounds", contender.method.name(), rounds);
+            point(contender.method.experiment(&tuning, candidate)?, &name)
         };
-        contenders.iter().map(of_contender).collect()
+        contender.candidates.iter().map(of_candidate).collect()
     }
 
     /// Keeps the candidates for the next rung, or the best one after the last rung.
@@ -324,16 +381,6 @@ impl Field {
         (1..=self.options.splits.get() as u64).map(of_split).collect()
     }
 
-    /// Trains points that are not finished.
-    fn trained(&self, points: &[SweepPoint], observer: &mut SweepObserver<'_>) -> Result<(), FieldError> {
-        let (folder, points): (_, Vec<&SweepPoint>) = (self.folder(), points.iter().collect());
-        let tally = train::train(&folder, &points, &self.options.sweep, observer)?;
-        if is_complete(&tally) {
-            return Ok(());
-        }
-        Err(FieldError::Unfinished { folder: folder.path().to_owned(), tally })
-    }
-
     /// Returns the remaining points and work of a method. Rungs that are not decided count with
     /// their first candidates, which need the same work as any others.
     fn left(&self, method: &FieldMethod) -> Result<(usize, RemainingWork), FieldError> {
@@ -351,7 +398,7 @@ impl Field {
             Ok(finished)
         };
         for rung in 0..RUNGS.len() {
-            let points = self.rung(rung, std::slice::from_ref(&contender))?.concat();
+            let points = self.rung(rung, &contender)?;
             if add(&points)? {
                 self.halve(rung, &mut contender, &points)?;
             } else {

@@ -165,8 +165,8 @@ pub(crate) fn exchange<'a>(
     let compute = experiment.adversary().wrap(compute, federation);
     let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
     Ok(match experiment.secagg() {
-        SecureAggregation::Plain => Box::new(simulation),
-        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability().drop_out.get())),
+        SecureAggregation::Plain => simulation.boxed(),
+        SecureAggregation::Real => simulation.masked(experiment.availability().drop_out.get()).boxed(),
     })
 }
 
@@ -185,16 +185,16 @@ pub fn run_on(
     let falsified = experiment.adversary().falsified(federation);
     let federation = falsified.as_ref().unwrap_or(federation);
     let model = build_model(&experiment, federation, kernel)?;
-    let trainer = Sgd::new(&*model);
+    let trainer = Sgd::boxed(&*model);
     let request = BackendRequest::for_run(options.out, compute);
-    let backend = Backend::open(request, &experiment, federation, &trainer, threads)?;
+    let backend = Backend::open(request, &experiment, federation, &*trainer, threads)?;
     let observer = SharedObserver::new(observer);
     let send = |event: RunEvent<'_>| observer.send(event);
     send(RunEvent::Note(&backend.description()))?;
     if let Some(stack) = experiment.model().spec().stack(federation)? {
         send(RunEvent::Note(&layer_table::rendered(&stack)))?;
     }
-    train(experiment, federation, &trainer, backend, options, &send)
+    train(experiment, federation, &*trainer, backend, options, &send)
 }
 
 /// A backend around the threads that call a trainer for one device at a time.

@@ -318,10 +318,11 @@ fn search(
         let experiment = parsed.map_err(|e| StarterError::Invalid { reason: e.message })?;
         let prepared = prepare(&experiment, federation.clone())?;
         let model = build_model(&experiment, &prepared, Isa::detect())?;
-        let trainer = Sgd::new(&*model);
-        let mut exchange = Simulation::with_threads(&trainer, &prepared, threads).map_err(RunError::Setup)?;
+        let trainer = Sgd::boxed(&*model);
+        let mut exchange =
+            Simulation::with_threads(&*trainer, &prepared, threads).map_err(RunError::Setup)?;
         let (plan, mut records) = (experiment.plan(), Records::default());
-        let mut state = plan.start(1, &trainer);
+        let mut state = plan.start(1, &*trainer);
         let trained = train(&mut exchange, &plan, &mut state, &mut records);
         let params = &state.tracks[0].params;
         let loss = match trained {

@@ -19,7 +19,7 @@ pub enum Defence {
     ThresholdOfCohort,
     /// More than half of the cohort signed the list of members of a drawn graph.
     ListQuorum,
-    /// The number of skipped rounds under one roster is limited.
+    /// The number of skipped rounds is limited.
     BoundedSkips,
     /// A round is joined once.
     JoinedOnce,

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "../../../fuzz/bodies/net.rs"]
-#[allow(unreachable_pub, reason = "shared with the fuzz targets")]
 mod net;
 #[path = "../../../fuzz/bodies/units.rs"]
 mod units;
@@ -21,7 +20,6 @@ use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_wire as wire;
 
-use self::net::{certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts};
 use deltafl_server::authority::Authority;
 use deltafl_wire::enrolment::EnrolRequest;
 use deltafl_wire::identity::{DeviceKeys, Token};
@@ -30,21 +28,6 @@ use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device as device, from_server as server};
 use deltafl_wire::roster::RosterVersion;
 use prost::Message;
-
-const BODIES: [fn(&[u8]); 9] =
-    [from_device, from_server, question, roster, fetch, parts, enrolment, texts, certificate];
-/// The names of their targets.
-const TARGETS: [&str; 9] = [
-    "net_from_device",
-    "net_from_server",
-    "net_question",
-    "net_roster",
-    "net_fetch",
-    "net_parts",
-    "net_enrolment",
-    "net_texts",
-    "net_certificate",
-];
 
 /// A message of every kind.
 fn corpus() -> Vec<Vec<u8>> {
@@ -103,7 +86,7 @@ fn random_bytes_do_not_break_the_decoders() {
     let mut stream = Stream::new(1, Purpose::Faults, 0, 0);
     for len in 0..300 {
         let bytes: Vec<u8> = (0..len).map(|_| stream.next_u64() as u8).collect();
-        BODIES.iter().for_each(|body| body(&bytes));
+        net::TARGETS.iter().for_each(|(_, body)| body(&bytes));
     }
 }
 
@@ -122,7 +105,7 @@ fn changed_messages_do_not_break_the_decoders() {
                     _ => changed.insert(at, stream.next_u64() as u8),
                 }
             }
-            BODIES.iter().for_each(|body| body(&changed));
+            net::TARGETS.iter().for_each(|(_, body)| body(&changed));
         }
     }
 }
@@ -131,7 +114,7 @@ fn changed_messages_do_not_break_the_decoders() {
 fn the_corpus_of_the_fuzzer_does_not_break_the_decoders() {
     let _limit = watchdog::start();
     let seeds: Vec<Vec<u8>> = corpus().into_iter().filter(|seed| seed.len() < 4096).collect();
-    for (target, body) in TARGETS.into_iter().zip(BODIES) {
+    for (target, body) in net::TARGETS {
         units::units(target, &seeds).iter().for_each(|unit| body(unit));
     }
 }

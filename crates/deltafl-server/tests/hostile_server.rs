@@ -26,8 +26,10 @@ use std::sync::Arc;
 
 use deltafl::data::FederationIndex;
 use deltafl_device::swarm::SwarmOptions;
-use deltafl_device::{Consent, Device, DeviceData, DeviceState, Transcript, TranscriptEvent, conflicts};
-use deltafl_device::{ServerEndpoint, ServerTrust};
+use deltafl_device::{
+    Consent, Device, DeviceData, DeviceState, PrivacyLimit, ServerEndpoint, ServerTrust, Transcript,
+    TranscriptEvent, conflicts,
+};
 use deltafl_secagg::device::{SeenRound, SeenRounds};
 use deltafl_secagg::graph::Permille;
 use deltafl_secagg::mask::MaskSuite;
@@ -40,6 +42,7 @@ use deltafl_wire::threat::ThreatAssumptions;
 use deltafl_wire::{fragments, loopback, proto};
 use fleet::{Records, TestFederation, never};
 use hostile::Hostile;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 const EXPERIMENT: &str = r#"
@@ -85,14 +88,19 @@ fn device(test: &TestFederation, k: FederationIndex, server: &Hostile, state: De
 }
 
 fn spawn(test: &TestFederation, k: FederationIndex, address: String, state: DeviceState) -> JoinHandle<()> {
-    let options = options();
-    let device = Device::new(
-        ServerEndpoint { address, trust: ServerTrust::Loopback },
-        test.credentials(k),
-        options.consent,
-    )
-    .with_backoff(options.backoff)
-    .with_state(state);
+    spawn_with(test, k, address, state, options().consent)
+}
+
+fn spawn_with(
+    test: &TestFederation,
+    k: FederationIndex,
+    address: String,
+    state: DeviceState,
+    consent: Consent,
+) -> JoinHandle<()> {
+    let server = ServerEndpoint { address, trust: ServerTrust::Loopback };
+    let device =
+        Device::new(server, test.credentials(k), consent).with_backoff(options().backoff).with_state(state);
     let (trainer, data) = (test.trainer(), DeviceData::new(Arc::clone(&test.federation), k));
     tokio::spawn(async move { device.run(trainer, data).await.unwrap() })
 }
@@ -150,21 +158,40 @@ async fn two_devices_of_an_honest_server_have_the_same_transcript() {
 #[tokio::test]
 async fn a_server_that_announces_private_mode_gets_no_loss() {
     let _limit = watchdog::start();
+    let (mut server, _) = asked_for_a_loss(options().consent).await;
+    // Its next message declines, and it is ready again. A device that answers would send its losses
+    // first.
+    assert!(matches!(server.said().await, from_device::Body::Decline(_)));
+    server.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_loss_exceeds_every_limit_on_epsilon_also_in_open_mode() {
+    let _limit = watchdog::start();
+    let open = Consent { open: true, ..options().consent };
+    let (mut server, folder) = asked_for_a_loss(open.clone()).await;
+    assert!(matches!(server.said().await, from_device::Body::Losses(_)));
+    let spent = DeviceState::read_privacy(folder.path()).unwrap();
+    assert_eq!(spent.values().map(|spent| spent.exact).collect::<Vec<_>>(), [1]);
+    let limit = PrivacyLimit { max_epsilon: Some(100.0), ..open.privacy };
+    let (mut server, folder) = asked_for_a_loss(Consent { privacy: limit, ..open }).await;
+    assert!(matches!(server.said().await, from_device::Body::Decline(_)));
+    assert!(DeviceState::read_privacy(folder.path()).unwrap().is_empty());
+}
+
+/// A device of this consent that a server asks for its loss, and the folder of its state.
+async fn asked_for_a_loss(consent: Consent) -> (Hostile, TempDir) {
     let test = TestFederation::new(EXPERIMENT);
     let honest = roster(&test, later(4), 10);
     let mut server = Hostile::start(experiment(&test), honest.clone()).await;
-    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    let folder = tempfile::tempdir().unwrap();
+    let state = DeviceState::open(folder.path()).unwrap();
+    spawn_with(&test, test.devices()[0], server.address.to_string(), state, consent);
     server.ready().await.unwrap();
     let params: Vec<u8> = vec![0; 4 * test.model.num_params()];
     let blob = server.offer(params.into());
     server.say(from_server::Body::LossQuestion(proto::LossQuestion { id: 1, params: vec![blob] }));
-    // Its next message declines, and it is ready again. A device that answers would send its losses
-    // first.
-    match server.said().await {
-        from_device::Body::Decline(_) => {}
-        other => panic!("{other:?}"),
-    }
-    server.ready().await.unwrap();
+    (server, folder)
 }
 
 #[tokio::test]

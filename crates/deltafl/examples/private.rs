@@ -6,7 +6,9 @@
 //! without clipping and with exact sums. A device takes part at most once in DEVICES/COHORT rounds.
 //! If `DROP_OUT` is set, devices drop out with this probability, the noise is calibrated to the
 //! threshold of secret sharing, and a twentieth of the cohort may help the server;
-//! `REMOVE_EXCESS=1` removes the noise that a sum does not need. The output is a table in CSV.
+//! `REMOVE_EXCESS=1` removes the noise that a sum does not need. SEEDS is a number, for seeds 1 to
+//! SEEDS, or a range such as `2-5`. `TRACK=fedavg` or `TRACK=theta-0.5` trains one of the two
+//! tracks. The output is a table in CSV.
 
 use std::error::Error;
 
@@ -49,10 +51,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         drop_out: std::env::var("DROP_OUT").ok().map(|share| share.parse()).transpose()?,
         remove_excess: std::env::var_os("REMOVE_EXCESS").is_some(),
     };
+    let (first, last) = seeds.split_once('-').unwrap_or(("1", seeds));
+    let (seeds, only) = (first.parse()?..=last.parse()?, std::env::var("TRACK").ok());
     println!("epsilon,track,seed,mean,p90,epsilon_server,epsilon_readers,clip,unclipped,seconds");
     for epsilon in epsilons {
         for (name, track) in [("fedavg", fed_avg as fn() -> Track), ("theta-0.5", half)] {
-            for seed in 1..=seeds.parse()? {
+            if only.as_ref().is_some_and(|only| only != name) {
+                continue;
+            }
+            for seed in seeds.clone() {
                 run(&settings, &federation, epsilon, (name, track()), seed)?;
             }
         }

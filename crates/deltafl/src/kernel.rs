@@ -34,6 +34,7 @@ pub(crate) mod pooled;
 pub(crate) mod portable;
 mod prefetch;
 pub(crate) mod product;
+pub(crate) mod robust;
 pub(crate) mod rotation;
 pub(crate) mod simd;
 pub(crate) mod softmax;

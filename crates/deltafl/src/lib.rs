@@ -48,7 +48,7 @@
 //! |---|---|
 //! | [`superquantile`] | conformity θ, quantile η, superquantile, mixtures, smoothing, private quantiles |
 //! | [`algorithm`] | the table of algorithms: FedAvg, Δ-FL, …, and Algorithm 1 |
-//! | [`selection`], [`trainer`], [`server_step`], [`memory`] | the parts of an algorithm and its state |
+//! | [`selection`], [`trainer`], [`aggregation`], [`server_step`], [`memory`] | the parts of an algorithm and its state |
 //! | [`training`], [`cohort`] | the round loop, and the draw of cohorts |
 //! | [`question`], [`terms`], [`device`] | the questions to devices and their terms, and a device's answer |
 //! | [`compute`], [`exchange`] | the computation of devices, and the sum of their answers |
@@ -58,6 +58,7 @@
 //! | [`data`] | federations: columns in memory or mapped files, and synthetic federations |
 //! | [`metrics`], [`illustration`] | the figures of the paper's tables, and the data of its figure 3 |
 //! | [`evaluation`] | the same figures with bounds, from secure sums |
+//! | [`adversary`] | simulated devices that lie about their loss or their update |
 //!
 //! # Guarantees
 //!

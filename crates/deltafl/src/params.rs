@@ -385,6 +385,15 @@ impl UpdateSum {
         Some(entries.iter().map(move |&sum| sum as i64 as f64 * scale))
     }
 
+    /// Returns the weighted mean of the updates in the memory of the sum, or `None` if it contains
+    /// no device.
+    pub(crate) fn into_mean(mut self) -> Option<Vec<f64>> {
+        let (entries, scale) = self.encoded_mean()?;
+        let len = entries.len();
+        let sums = std::mem::take(&mut self.values);
+        Some(sums.into_iter().take(len).map(|sum| sum as i64 as f64 * scale).collect())
+    }
+
     /// Returns the encoded sum of the updates, and the factor of an entry of their weighted mean.
     fn encoded_mean(&self) -> Option<(&[u64], f64)> {
         let weight = self.tail_weight();

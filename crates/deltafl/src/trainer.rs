@@ -184,6 +184,14 @@ impl<M> Sgd<M> {
     }
 }
 
+impl<'a> Sgd<&'a dyn Model> {
+    /// Creates a trainer for a model of any type. This crate compiles its loops, and not the crate
+    /// of the caller, which may be optimised less.
+    pub fn boxed(model: &'a dyn Model) -> Box<dyn LocalTrainer + 'a> {
+        Box::new(Self::new(model))
+    }
+}
+
 fn unlocked(spare: &Mutex<Vec<Workspace>>) -> MutexGuard<'_, Vec<Workspace>> {
     // The memory left by a panicked thread can be reused.
     spare.lock().unwrap_or_else(PoisonError::into_inner)
@@ -231,7 +239,7 @@ impl<T: Model + ?Sized> Drop for SgdWorker<'_, T> {
     }
 }
 
-/// AlgorithmState in which a device trains and evaluates, reused from device to device.
+/// The memory in which a device trains and evaluates, reused from device to device.
 #[derive(Debug, Default)]
 struct Workspace {
     working: Aligned,

@@ -285,7 +285,7 @@ fn one_round(
         };
         if let Some(aggregation) = &track.aggregation {
             let each = each.into_iter().map(decoded).collect::<Result<Vec<UpdateSum>, _>>()?;
-            sum = aggregated(&**aggregation, sum, &each);
+            sum = aggregated(&**aggregation, sum, each);
         }
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         let input =

@@ -43,9 +43,9 @@ pub(super) fn measure(
 ) -> Result<RoundFigures> {
     let federation = case.federation(cohort);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
-    let trainer = Sgd::new(&*model);
-    let mut one = EqualRounds::new(case, &federation, &trainer, 1)?;
-    let mut all = EqualRounds::new(case, &federation, &trainer, threads)?;
+    let trainer = Sgd::boxed(&*model);
+    let mut one = EqualRounds::new(case, &federation, &*trainer, 1)?;
+    let mut all = EqualRounds::new(case, &federation, &*trainer, threads)?;
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         alone.push(one.seconds()?);

@@ -37,8 +37,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let federation = load_source(&args.source, args.seed)?;
     let shown = spread(&distance::distances(&federation), args.devices);
     if let InputKind::Bytes { dim } = federation.kind() {
-        let sheet = Sheet::new(&federation, dim, &shown)
-            .ok_or_else(|| bad_input(format!("inputs of {dim} grey levels are not square images")))?;
+        let sheet = Sheet::new(&federation, dim, &shown).ok_or_else(|| {
+            bad_input(format!("inputs of {dim} grey levels are not images of a known size"))
+        })?;
         sheet.write(&args.out)?;
         println!(
             "{}: a row per device and a column per class, the least typical device last",

@@ -180,6 +180,9 @@ pub enum ImportProblem {
     /// This build cannot use a `tokenizer.json`.
     #[error("this build has no tokenizers: install deltafl with --features tokenizers")]
     NoTokenizers,
+    /// A table names an image that does not exist.
+    #[error("there is no image {}: paths are relative to the folder of the table", .0.display())]
+    NoImageFile(PathBuf),
     /// A table is given, but the model was trained on images.
     #[error("this is a table, but the earlier data were images: give a folder DEVICE/CLASS/*.png")]
     ImagesExpected,

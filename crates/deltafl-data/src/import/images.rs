@@ -118,7 +118,7 @@ pub fn import_folder_like(
 
 fn folder_as(folder: &Path, conversion: &Conversion, target: &ImportTarget) -> Result<Imported, ImportError> {
     let mut paths = Vec::new();
-    list(folder, &mut Vec::new(), &mut paths)?;
+    let others = list(folder, &mut Vec::new(), &mut paths)?;
     let files = paths.into_iter().map(|(names, path)| match &names[..] {
         [class] => Ok(ImageFile { device: "all".to_owned(), class: class.clone(), path }),
         [device, class] => Ok(ImageFile { device: device.clone(), class: class.clone(), path }),
@@ -127,6 +127,7 @@ fn folder_as(folder: &Path, conversion: &Conversion, target: &ImportTarget) -> R
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let mut source = Provenance::new("images");
     source.file(folder);
+    source.dropped("files other than PNG and JPEG images", others);
     import(folder, &files, conversion, target, TableCoding::default(), source)
 }
 
@@ -181,7 +182,11 @@ fn listed_in_table(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
             }
         }
         let place = column.ok_or_else(|| rows.error(ImportProblem::Nothing("no path of an image")))?;
-        found.push(folder.join(rows.text(place)?.unwrap_or_default().trim()));
+        let path = folder.join(rows.text(place)?.unwrap_or_default().trim());
+        if !path.is_file() {
+            return Err(rows.error(ImportProblem::NoImageFile(path)));
+        }
+        found.push(path);
     }
     Ok(found)
 }
@@ -208,7 +213,11 @@ pub fn import_table(
             text.ok_or_else(|| rows.error(column()))
         };
         let device = device.map_or_else(|| Ok("all".to_owned()), text)?;
-        files.push(ImageFile { device, class: text(label)?, path: folder.join(text(image)?) });
+        let path = folder.join(text(image)?);
+        if !path.is_file() {
+            return Err(rows.error(ImportProblem::NoImageFile(path)));
+        }
+        files.push(ImageFile { device, class: text(label)?, path });
     }
     let mut source = Provenance::new("images");
     source.file(path);
@@ -220,12 +229,13 @@ pub fn import_table(
     import(path, &files, &conversion, target, coding, source)
 }
 
-/// Lists the images of a folder in the order of their names, with the names of the folders.
+/// Lists the images of a folder in the order of their names, with the names of the folders. Returns
+/// the number of other files that are not hidden.
 fn list(
     folder: &Path,
     names: &mut Vec<String>,
     found: &mut Vec<(Vec<String>, PathBuf)>,
-) -> Result<(), ImportError> {
+) -> Result<u64, ImportError> {
     const DEEPEST: usize = 8;
     let failed = |source| ImportError::file(folder, ImportProblem::Io(source));
     let entries = std::fs::read_dir(folder).map_err(failed)?;
@@ -234,6 +244,7 @@ fn list(
         .collect::<Result<Vec<_>, _>>()
         .map_err(failed)?;
     paths.sort();
+    let mut others = 0;
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with('.') {
@@ -241,13 +252,15 @@ fn list(
         }
         if path.is_dir() && names.len() < DEEPEST {
             names.push(name);
-            list(&path, names, found)?;
+            others += list(&path, names, found)?;
             names.pop();
         } else if is_image(&path) {
             found.push((names.clone(), path));
+        } else {
+            others += 1;
         }
     }
-    Ok(())
+    Ok(others)
 }
 
 fn read(path: &Path) -> Result<DecodedImage, ImportError> {

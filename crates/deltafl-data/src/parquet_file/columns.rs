@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -266,7 +267,12 @@ fn read<T: DataType>(
     values: impl Fn(Vec<T::T>) -> LeafValues,
 ) -> Result<LeafBatch, ParquetError> {
     let (mut read, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
-    let (rows, ..) = reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read)?;
+    // The decoders of the crate panic on some damaged pages.
+    let records = AssertUnwindSafe(|| {
+        reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read)
+    });
+    let damaged = |_| ParquetError::General("a page is damaged".to_owned());
+    let (rows, ..) = catch_unwind(records).map_err(damaged)??;
     let mut batch =
         LeafBatch { of: leaf.of, values: LeafValues::None, ends: Vec::new(), missing: Vec::new() };
     if definitions.is_empty() && repetitions.is_empty() {

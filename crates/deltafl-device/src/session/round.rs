@@ -7,6 +7,7 @@ use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::device::{UpdateRandomness, stream_key};
 use deltafl::params::{Params, ParamsId};
+use deltafl::privacy::Rho;
 use deltafl::question::{Ask, Query, Question};
 use deltafl::stream::Stream;
 use deltafl::terms::TrackSchedule;
@@ -30,7 +31,7 @@ use crate::defences::Defence;
 use crate::events::SessionEvent;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
-use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, ServedTrack, TranscriptEvent};
+use crate::state::{AnswerRefused, Claim, Digest, LedgerKey, PrivacyExhausted, ServedTrack, TranscriptEvent};
 
 impl Session<'_> {
     /// Handles a secure aggregation message.
@@ -137,8 +138,7 @@ impl Session<'_> {
         }
         let authority = self.device.credentials.authority;
         let cost = self.device.consent.cost(&question, protocol.params(), active);
-        let limit = self.device.consent.privacy;
-        if let Err(exhausted) = self.device.state.check_privacy(&authority, cost, limit) {
+        if let Err(exhausted) = self.check_privacy(cost) {
             return self.refuse(protocol, &exhausted, Reason::Policy).await;
         }
         let answering = match self.claim(&question)? {
@@ -203,6 +203,15 @@ impl Session<'_> {
                 tracing::warn!(%refused, "the answer does not match the question");
                 self.sit_out(Reason::Unable).await
             }
+        }
+    }
+
+    /// Checks that an answer of this cost stays within the owner's limit on ε.
+    fn check_privacy(&self, cost: Rho) -> Result<(), PrivacyExhausted> {
+        let (authority, limit) = (&self.device.credentials.authority, self.device.consent.privacy);
+        match self.device.defences.has(Defence::PrivacyLimit) {
+            true => self.device.state.check_privacy(authority, cost, limit),
+            false => Ok(()),
         }
     }
 
@@ -333,6 +342,12 @@ impl Session<'_> {
         if !is_open || question.params.len() > MAX_QUERIES {
             return self.sit_out(Reason::Policy).await;
         }
+        // A loss without noise has no finite cost.
+        if let Err(exhausted) = self.check_privacy(Rho::UNBOUNDED) {
+            self.memory.log_refusal(&exhausted, "reports no loss");
+            return self.sit_out(Reason::Policy).await;
+        }
+        self.device.state.spend_privacy(self.device.credentials.authority, Rho::UNBOUNDED)?;
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
         let (data, task) = (self.data.clone(), self.trainer.task());

@@ -57,9 +57,19 @@ impl<E: Entry<N>, const N: usize> ByAuthority<E, N> {
         self.entries
     }
 
+    /// Returns `true` if no authority has an entry.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Replaces the entry of an authority. It is on disk when this returns.
     pub(super) fn set(&mut self, authority: AuthorityKey, entry: E) -> Result<(), StateError> {
         self.entries.insert(authority, entry);
+        self.store()
+    }
+
+    /// Writes the file, if there is one.
+    pub(super) fn store(&self) -> Result<(), StateError> {
         match &self.path {
             Some(path) => replace(path, &to_bytes(&self.entries)),
             None => Ok(()),

@@ -22,7 +22,7 @@
 //! round. A server that changes w, by however little, receives no second answer in the round. It
 //! can only ask in another round, and then it has one sum per round, like an honest server. This
 //! ledger does not bound the information in the sums of many rounds. `rounds_between` and the
-//! secret batches of a device make that information less exact. Noise would bound it.
+//! secret batches of a device make that information less exact. Noise bounds it.
 //!
 //! # Runs
 //!
@@ -197,8 +197,7 @@ impl Ledger {
             Err(answered) => return Ok(Err(answered)),
         };
         let Some(answers) = new.rounds.get(&key.round) else { return Ok(Ok(())) };
-        let mut notes =
-            vec![Note::AnswerRefused { authority, run: key.run, round: key.round, answers: *answers }];
+        let mut notes = vec![Note::Answers { authority, run: key.run, round: key.round, answers: *answers }];
         if new.run != book.run {
             notes.insert(0, Note::Open { authority, run: new.run, round: new.open });
         }
@@ -215,9 +214,7 @@ impl Ledger {
     /// Applies a note. This is idempotent.
     fn take(&mut self, note: Note) {
         let (authority, run) = match note {
-            Note::AnswerRefused { authority, run, .. } | Note::Open { authority, run, .. } => {
-                (authority, run)
-            }
+            Note::Answers { authority, run, .. } | Note::Open { authority, run, .. } => (authority, run),
         };
         let book = self.books.entry(authority).or_default();
         if run > book.run {
@@ -227,7 +224,7 @@ impl Ledger {
             return;
         }
         match note {
-            Note::AnswerRefused { round, answers, .. } => {
+            Note::Answers { round, answers, .. } => {
                 book.rounds.insert(round, answers);
                 let open = round.saturating_sub(OPEN_ROUNDS);
                 book.open = book.open.max(open);

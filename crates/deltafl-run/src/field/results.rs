@@ -252,7 +252,7 @@ impl<'a> Finals<'a> {
         let folder = field.folder();
         let mut contender: Contender<'_> = field.contender(method);
         for rung in 0..RUNGS.len() {
-            let points = field.rung(rung, std::slice::from_ref(&contender))?.concat();
+            let points = field.rung(rung, &contender)?;
             for point in &points {
                 if folder.standing(point)? != Standing::Finished {
                     return Ok(None);

@@ -66,9 +66,9 @@ impl RunPace {
         stop: &AtomicBool,
     ) -> Result<Option<Self>, RunError> {
         let model = session::build_model(experiment, federation, machine.kernel)?;
-        let trainer = Sgd::new(&*model);
+        let trainer = Sgd::boxed(&*model);
         let request = BackendRequest::for_run(folder, machine.compute);
-        let backend = Backend::open(request, experiment, federation, &trainer, machine.threads)?;
+        let backend = Backend::open(request, experiment, federation, &*trainer, machine.threads)?;
         let side_by_side = matches!(backend, Backend::Gpu(_)) && experiment.seeds().iter().len() > 1;
         let compute = backend.into_compute();
         let width = compute.width();
@@ -79,7 +79,7 @@ impl RunPace {
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
         let cohorts = Cohorts::new(*plan.sampling(), seed, weights, width);
-        let mut state = plan.start(seed, &trainer);
+        let mut state = plan.start(seed, &*trainer);
 
         let first = cohorts.draw(0);
         let mut forward = 0.0;

@@ -3,10 +3,10 @@
 //! Each point uses few threads, and many points train at once. Threads that share a cohort wait for
 //! its largest device, whereas points are independent.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use deltafl::data::Federation;
 use deltafl::training::{ObserverError, SharedObserver};
@@ -47,6 +47,20 @@ pub struct Tally {
     pub failures: Vec<(String, SweepError)>,
 }
 
+/// The points of a sweep: those to begin with, and those that follow from results.
+pub(crate) struct PointPlan<'a> {
+    /// The points to begin with.
+    pub(crate) first: Vec<SweepPoint>,
+    /// Returns the points that follow when a point is finished. They train before all that wait.
+    pub(crate) next: &'a (dyn Fn(&SweepPoint) -> Vec<SweepPoint> + Sync),
+    /// The number of all points.
+    pub(crate) points: usize,
+    /// The rounds of the points that are not finished.
+    pub(crate) rounds: u64,
+    /// The number of these rounds trained earlier.
+    pub(crate) done: u64,
+}
+
 /// Trains the points that are not finished. Points with existing rounds continue.
 ///
 /// # Errors
@@ -59,33 +73,50 @@ pub fn train(
     options: &SweepOptions,
     observer: &mut SweepObserver<'_>,
 ) -> Result<Tally, SweepError> {
-    let mut pending = Vec::new();
     let (mut rounds, mut done) = (0, 0);
     for &point in points {
         let standing = folder.standing(point)?;
-        if standing == Standing::Finished {
-            continue;
+        if standing != Standing::Finished {
+            rounds += total_rounds(&point.experiment);
+            done += if let Standing::Rounds(rounds) = standing { rounds } else { 0 };
         }
-        rounds += total_rounds(&point.experiment);
-        done += if let Standing::Rounds(rounds) = standing { rounds } else { 0 };
-        pending.push(point);
     }
-    let begun = Tally { points: points.len(), skipped: points.len() - pending.len(), ..Tally::default() };
-    if pending.is_empty() {
-        return Ok(begun);
-    }
+    let first: Vec<SweepPoint> = points.iter().map(|&point| point.clone()).collect();
+    let plan = PointPlan { first, next: &|_| Vec::new(), points: points.len(), rounds, done };
+    train_plan(folder, plan, options, observer)
+}
+
+/// Trains the points of a plan that are not finished. A job takes the next point as soon as there is
+/// one, so no job waits for the slowest point of a group.
+///
+/// # Errors
+///
+/// Fails if the progress of a point cannot be read or the observer fails. Points that fail are part of the [`Tally`].
+pub(crate) fn train_plan(
+    folder: &SweepFolder,
+    plan: PointPlan<'_>,
+    options: &SweepOptions,
+    observer: &mut SweepObserver<'_>,
+) -> Result<Tally, SweepError> {
+    let PointPlan { first, next, points, rounds, done } = plan;
     let crew = Crew {
         folder,
-        next: AtomicUsize::new(0),
+        next,
+        queue: Mutex::default(),
+        changed: Condvar::new(),
         federations: Federations::default(),
-        tally: Mutex::new(begun),
-        pending,
+        tally: Mutex::new(Tally { points, ..Tally::default() }),
         options: *options,
         observer: SharedObserver::new(observer),
     };
+    crew.add(first)?;
+    if crew.queue().waiting.is_empty() {
+        return Ok(crew.tally.into_inner().unwrap_or_else(PoisonError::into_inner));
+    }
     crew.observer.send(SweepEvent::Begins { rounds, done }).map_err(RunError::from)?;
+    let pending = points - crew.tally().skipped;
     std::thread::scope(|scope| {
-        for threads in threads_of_jobs(options, crew.pending.len()) {
+        for threads in threads_of_jobs(options, pending) {
             let crew = &crew;
             scope.spawn(move || crew.work(threads));
         }
@@ -111,13 +142,32 @@ fn threads_of_jobs(options: &SweepOptions, points: usize) -> Vec<NonZeroUsize> {
 /// The jobs and their shared state.
 struct Crew<'a> {
     folder: &'a SweepFolder,
-    pending: Vec<&'a SweepPoint>,
-    /// The index of the first point that no job has taken.
-    next: AtomicUsize,
+    next: &'a (dyn Fn(&SweepPoint) -> Vec<SweepPoint> + Sync),
+    queue: Mutex<Queue>,
+    /// Notified when a point is added or a job ends one.
+    changed: Condvar,
     federations: Federations,
     tally: Mutex<Tally>,
     options: SweepOptions,
     observer: SharedObserver<&'a mut SweepObserver<'a>>,
+}
+
+/// Points to train.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<SweepPoint>,
+    /// The number of points in training, which may be followed by others.
+    training: usize,
+}
+
+/// A point in training. Dropped when it ends, also by a panic.
+struct InTraining<'a, 'c>(&'a Crew<'c>);
+
+impl Drop for InTraining<'_, '_> {
+    fn drop(&mut self) {
+        self.0.queue().training -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 impl Crew<'_> {
@@ -125,16 +175,66 @@ impl Crew<'_> {
     fn work(&self, threads: NonZeroUsize) {
         // Kept while the next point is prepared, because points with the same data share it.
         let mut federation = None;
-        while !self.observer.is_stopped() {
-            let Some(point) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
-            let ended = self.point(point, threads, &mut federation);
-            if let Err(error) = self.record(point, ended) {
-                let name = point.experiment.name().to_owned();
+        while let Some(point) = self.take() {
+            let in_training = InTraining(self);
+            let ended = self.point(&point, threads, &mut federation);
+            let is_finished = matches!(ended, Ok(Ended::Finished(_)));
+            let name = point.experiment.name().to_owned();
+            if let Err(error) = self.record(&point, ended) {
                 self.tally().failures.push((name, RunError::from(error).into()));
                 return;
             }
+            if is_finished && let Err(error) = self.add((self.next)(&point)) {
+                self.tally().failures.push((name, error));
+            }
+            drop(in_training);
         }
-        self.tally().interrupted = true;
+        if self.observer.is_stopped() {
+            self.tally().interrupted = true;
+        }
+    }
+
+    /// Takes a point. Waits while points in training may be followed by others. Returns `None` if no
+    /// point is left or the observer stops the sweep.
+    fn take(&self) -> Option<SweepPoint> {
+        let mut queue = self.queue();
+        loop {
+            if self.observer.is_stopped() {
+                return None;
+            }
+            if let Some(point) = queue.waiting.pop_front() {
+                queue.training += 1;
+                return Some(point);
+            }
+            if queue.training == 0 {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Adds points in front of those that wait. Finished points are counted and replaced by those
+    /// that follow.
+    fn add(&self, points: Vec<SweepPoint>) -> Result<(), SweepError> {
+        let mut left: VecDeque<SweepPoint> = points.into();
+        let mut pending = Vec::new();
+        while let Some(point) = left.pop_front() {
+            if self.folder.standing(&point)? == Standing::Finished {
+                self.tally().skipped += 1;
+                (self.next)(&point).into_iter().rev().for_each(|point| left.push_front(point));
+            } else {
+                pending.push(point);
+            }
+        }
+        let mut queue = self.queue();
+        pending.into_iter().rev().for_each(|point| queue.waiting.push_front(point));
+        drop(queue);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn point(
@@ -175,7 +275,7 @@ impl Crew<'_> {
             Ok(Ended::Finished(_)) => {
                 tally.trained += 1;
                 let done = tally.skipped + tally.trained;
-                let of = tally.skipped + self.pending.len();
+                let of = tally.points;
                 self.observer.send(SweepEvent::PointFinished { name, done, of })?;
             }
             Ok(_) => tally.interrupted = true,
@@ -188,7 +288,7 @@ impl Crew<'_> {
         Ok(())
     }
 
-    fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
+    fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

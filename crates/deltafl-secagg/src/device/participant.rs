@@ -68,6 +68,9 @@ const FEW_SKIPPED: u64 = 4096;
 /// The rounds that it tolerates to miss in addition, in units of the mean distance between two of
 /// its draws. The probability that an honest draw takes longer is e⁻¹⁶.
 const SKIPPED_PER_DRAW: u64 = 16;
+/// The rounds that a device tolerates to miss before its first round under a roster. A server must not
+/// use up the round numbers, because a device without numbers would need an empty ledger.
+const SKIPPED_BEFORE_ROSTER: u64 = 1 << 32;
 
 /// An error from [`Participant::join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -184,12 +187,11 @@ impl Participant {
         if let Some(last) = stale.filter(|_| self.policy.defences.has(Defence::JoinedOnce)) {
             return Err(RefusedRound::Stale { round: params.id.round, last });
         }
-        if let Some(last) = self.last_round.filter(|_| self.same_roster) {
-            let skipped = params.id.round.saturating_sub(last).saturating_sub(1);
-            let most = self.most_skipped(params.cohort);
-            if skipped > most && self.policy.defences.has(Defence::BoundedSkips) {
-                return Err(RefusedRound::Skipped { skipped, most });
-            }
+        let next = self.last_round.map_or(0, |last| last.saturating_add(1));
+        let skipped = params.id.round.saturating_sub(next);
+        let most = if self.same_roster { self.most_skipped(params.cohort) } else { SKIPPED_BEFORE_ROSTER };
+        if skipped > most && self.policy.defences.has(Defence::BoundedSkips) {
+            return Err(RefusedRound::Skipped { skipped, most });
         }
         let min_members = self.policy.min_members;
         if (params.cohort as usize) < min_members && self.policy.defences.has(Defence::MinMembers) {
@@ -403,6 +405,24 @@ mod tests {
         let mut device = participant(ACTIVE()).resumed(seen, 2);
         assert_eq!(join(&mut device, &params(9)), Err(RefusedRound::Stale { round: 9, last: 10 }));
         assert_eq!(join(&mut device, &params(far)), Ok(()));
+    }
+
+    #[test]
+    fn a_server_cannot_use_up_the_round_numbers() {
+        let params = |round| {
+            let mut params = params(GraphRule::Full { threshold: 7 });
+            params.id.round = round;
+            params
+        };
+        let most = SKIPPED_BEFORE_ROSTER;
+        for (seen, first) in [(None, 0), (Some(SeenRound { round: 10, roster: 1 }), 11)] {
+            let device = || participant(ACTIVE()).resumed(seen, 2);
+            for round in [first + most + 1, u64::MAX] {
+                let skipped = Err(RefusedRound::Skipped { skipped: round - first, most });
+                assert_eq!(join(&mut device(), &params(round)), skipped);
+            }
+            assert_eq!(join(&mut device(), &params(first + most)), Ok(()));
+        }
     }
 
     #[test]

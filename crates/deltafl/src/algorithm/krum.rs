@@ -11,7 +11,7 @@
 
 use super::median::EACH_UPDATE;
 use super::{Algorithm, AlgorithmParts};
-use crate::aggregation::{Aggregation, DeviceUpdate, weighted_mean};
+use crate::aggregation::{Aggregation, DeviceUpdate, squared_distances, weighted_mean};
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 
 /// Krum.
@@ -55,14 +55,13 @@ impl Aggregation for Krum {
     fn aggregate(&self, updates: &[DeviceUpdate]) -> Vec<f64> {
         let liars = (self.liars * updates.len() as f64) as usize;
         let neighbours = updates.len().saturating_sub(liars + 2).max(1);
-        let score = |k: usize| {
-            let others = (0..updates.len()).filter(|&j| j != k);
-            let mut distances: Vec<f64> =
-                others.map(|j| updates[k].squared_distance(&updates[j].entries)).collect();
+        let score = |(k, mut distances): (usize, Vec<f64>)| {
+            distances.remove(k);
             distances.sort_unstable_by(f64::total_cmp);
-            distances.iter().take(neighbours).sum::<f64>()
+            (distances.iter().take(neighbours).sum::<f64>(), k)
         };
-        let mut ranked: Vec<(f64, usize)> = (0..updates.len()).map(|k| (score(k), k)).collect();
+        let mut ranked: Vec<(f64, usize)> =
+            squared_distances(updates).into_iter().enumerate().map(score).collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
         let kept: Vec<DeviceUpdate> =
             ranked.iter().take(self.keep).map(|&(_, k)| updates[k].clone()).collect();

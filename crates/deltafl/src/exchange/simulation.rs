@@ -52,6 +52,14 @@ impl<'a> Simulation<'a> {
     }
 }
 
+impl<'a> Simulation<'a, Box<dyn Compute + Send + 'a>> {
+    /// Returns the simulation as an exchange. This crate compiles its loops, and not the crate of
+    /// the caller, which may be optimised less.
+    pub fn boxed(self) -> Box<dyn Exchange + Send + 'a> {
+        Box::new(self)
+    }
+}
+
 impl<'a, C: Compute> Simulation<'a, C> {
     /// Creates a simulation of a federation whose devices are computed by `compute`.
     ///
@@ -181,12 +189,12 @@ fn plain_answers<C: Compute, P: Peers>(
 ) -> Result<Vec<CohortAnswers>, ExchangeError> {
     let members: Vec<usize> = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped).collect();
     let mut answers = fleet.answers(round, queries, &members)?;
-    let concatenated = std::mem::take(&mut answers.values);
-    let (mut start, mut all) = (0, Vec::with_capacity(queries.len()));
+    let mut rest = std::mem::take(&mut answers.values);
+    let mut all = Vec::with_capacity(queries.len());
     for (i, query) in queries.iter().enumerate() {
-        let end = start + query.answer_len();
-        let each: Vec<Vec<u64>> = concatenated.iter().map(|answer| answer[start..end].to_vec()).collect();
-        start = end;
+        let later = |answer: &mut Vec<u64>| answer.split_off(query.answer_len());
+        let behind: Vec<Vec<u64>> = rest.iter_mut().map(later).collect();
+        let each = std::mem::replace(&mut rest, behind);
         let mut values = vec![0; query.answer_len()];
         each.iter().for_each(|answer| add_wrapping(&mut values, answer));
         let (answered, traffic) = (round.answering(), plain_traffic(round, query));

@@ -322,6 +322,27 @@ mod tests {
         }
     }
 
+    /// A lying server chooses C, and w such that the updates of some devices are zero.
+    #[test]
+    fn no_clipping_bound_and_no_update_exceed_the_sensitivity() {
+        for clip in [f64::from_bits(1), 1e-310, 1e-46, 1e-38, 1e-5, 1.0, 1e38, f64::MAX] {
+            let clip = Clip::try_from(clip).unwrap();
+            for units in [8, 1 << 24] {
+                let noise = Noise { variance: 0, units, honest: 1, clip: Some(clip), excess: None };
+                let bound = sensitivity(units, 20);
+                for size in [0.0, f32::from_bits(1), 1e-40, 1e-10, 1.0, 1e38, f32::INFINITY, f32::NAN] {
+                    let mut local = vec![size; 20];
+                    (local[3], local[7]) = (0.0, -size);
+                    let mut answer = vec![0; answer_len(20)];
+                    add(&noise, clip, (&[0.0; 20], &local), 1.0, &mut stream(9), &mut stream(1), &mut answer);
+                    let squares = answer.iter().map(|&entry| (entry as i64 as f64).powi(2));
+                    let l2 = squares.sum::<f64>().sqrt();
+                    assert!(l2 <= bound.l2, "{clip:?} {units} {size}: {l2} {bound:?}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn rounding_is_unbiased_and_the_rotation_is_undone() {
         let clip = Clip::try_from(1.0).unwrap();

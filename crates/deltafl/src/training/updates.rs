@@ -72,8 +72,8 @@ impl AskedUpdates<'_> {
 }
 
 /// Replaces the mean of a sum by the aggregate of the updates of which it consists.
-pub(super) fn aggregated(aggregation: &dyn Aggregation, sum: UpdateSum, each: &[UpdateSum]) -> UpdateSum {
-    let updates: Vec<DeviceUpdate> = each.iter().filter_map(DeviceUpdate::new).collect();
+pub(super) fn aggregated(aggregation: &dyn Aggregation, sum: UpdateSum, each: Vec<UpdateSum>) -> UpdateSum {
+    let updates: Vec<DeviceUpdate> = each.into_iter().filter_map(DeviceUpdate::new).collect();
     if updates.is_empty() { sum } else { sum.with_mean(&aggregation.aggregate(&updates)) }
 }
 

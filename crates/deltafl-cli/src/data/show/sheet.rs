@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use deltafl::data::{BatchBuffer, Federation, FederationIndex};
+use deltafl::data::{BatchBuffer, Federation, FederationIndex, ImageShape};
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 /// The minimum number of columns if there are few classes.
@@ -16,29 +16,39 @@ const GAP: usize = 2;
 /// The grey level of the gaps and of missing images.
 const BLANK: u8 = 232;
 
-/// A greyscale image, row by row.
+/// An image of grey levels or colours, row by row.
 pub(super) struct Sheet {
     width: usize,
     height: usize,
+    /// The shape of a cell.
+    shape: ImageShape,
+    /// The pixels: a byte each, or red, green and blue.
     pixels: Vec<u8>,
 }
 
+/// Returns the shape of the images of a federation: that of their import, or square. Returns `None`
+/// if the inputs are not images.
+fn shape(federation: &Federation, dim: usize) -> Option<ImageShape> {
+    let side = dim.isqrt();
+    let square = ImageShape { width: side, height: side, channels: 1 };
+    let imported = federation.coding().and_then(|coding| coding.image);
+    Some(imported.unwrap_or(square)).filter(|shape| shape.features() == dim)
+}
+
 impl Sheet {
-    /// Creates the sheet of these devices. Returns `None` if the inputs are not square images.
+    /// Creates the sheet of these devices. Returns `None` if the inputs are not images.
     pub(super) fn new(
         federation: &Federation,
         dim: usize,
         devices: &[(FederationIndex, f64)],
     ) -> Option<Self> {
-        let side = dim.isqrt();
-        if side * side != dim || devices.is_empty() {
-            return None;
-        }
+        let shape = shape(federation, dim).filter(|_| !devices.is_empty())?;
         let per_class = COLUMNS.div_ceil(federation.classes());
         let columns = per_class * federation.classes();
-        let along = |cells: usize| cells * (side + GAP) + GAP;
-        let (width, height) = (along(columns), along(devices.len()));
-        let mut sheet = Self { width, height, pixels: vec![BLANK; width * height] };
+        let across = |cells: usize| cells * (shape.width + GAP) + GAP;
+        let down = |cells: usize| cells * (shape.height + GAP) + GAP;
+        let (width, height) = (across(columns), down(devices.len()));
+        let mut sheet = Self { width, height, shape, pixels: vec![BLANK; width * height * shape.channels] };
         let mut buffer = BatchBuffer::default();
         for (row, &(device, _)) in devices.iter().enumerate() {
             let examples = federation.examples(device);
@@ -47,7 +57,7 @@ impl Sheet {
                 let label = examples.label(i) as usize;
                 if shown[label] < per_class {
                     let image = buffer.gather(&examples, i..i + 1).inputs.dense();
-                    sheet.place(image, side, along(label * per_class + shown[label]), along(row));
+                    sheet.place(image, across(label * per_class + shown[label]), down(row));
                     shown[label] += 1;
                 }
             }
@@ -55,13 +65,13 @@ impl Sheet {
         Some(sheet)
     }
 
-    /// Copies an image of features in [0, 1] to a position.
-    fn place(&mut self, image: &[f32], side: usize, left: usize, top: usize) {
-        for (row, values) in image.chunks_exact(side).enumerate() {
-            let start = (top + row) * self.width + left;
-            for (pixel, value) in self.pixels[start..start + side].iter_mut().zip(values) {
-                *pixel = (255.0 * value).round().clamp(0.0, 255.0) as u8;
-            }
+    /// Copies an image of features in [0, 1], channel by channel, to a position.
+    fn place(&mut self, image: &[f32], left: usize, top: usize) {
+        let ImageShape { width, height, channels } = self.shape;
+        for (i, value) in image.iter().enumerate() {
+            let (channel, row, column) = (i / (width * height), i / width % height, i % width);
+            let pixel = (top + row) * self.width + left + column;
+            self.pixels[pixel * channels + channel] = (255.0 * value).round().clamp(0.0, 255.0) as u8;
         }
     }
 
@@ -70,7 +80,8 @@ impl Sheet {
         let context = || format!("cannot write {}", path.display());
         let file = File::create(path).into_diagnostic().wrap_err_with(context)?;
         let mut encoder = png::Encoder::new(BufWriter::new(file), self.width as u32, self.height as u32);
-        encoder.set_color(png::ColorType::Grayscale);
+        let is_grey = self.shape.channels == 1;
+        encoder.set_color(if is_grey { png::ColorType::Grayscale } else { png::ColorType::Rgb });
         encoder.set_depth(png::BitDepth::Eight);
         let mut writer = encoder.write_header().into_diagnostic().wrap_err_with(context)?;
         writer.write_image_data(&self.pixels).into_diagnostic().wrap_err_with(context)?;

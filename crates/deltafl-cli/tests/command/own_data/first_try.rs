@@ -112,6 +112,23 @@ fn a_jpeg_keeps_its_colours() {
     let told = workdir.printed("data import auto photos --out p");
     assert!(told.contains("2 devices, 3 examples, 2 classes (also red, red)"), "{told}");
     assert!(told.contains("images: 8 × 8 × 3"), "{told}");
+    // The sheet shows the colours.
+    workdir.printed("data show p --out sheet.png");
+    let decoder =
+        png::Decoder::new(std::io::BufReader::new(fs::File::open(workdir.path("sheet.png")).unwrap()));
+    let mut reader = decoder.read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    assert_eq!(reader.next_frame(&mut pixels).unwrap().color_type, png::ColorType::Rgb);
+    assert!(pixels.chunks_exact(3).any(|pixel| pixel[0] > 150 && pixel[1] < 100 && pixel[2] < 100));
+
+    // Other files are counted, and a missing image is named with its row.
+    fs::write(workdir.path("photos/a/red/2.webp"), "RIFF").unwrap();
+    let told = workdir.printed("data import auto photos --out q");
+    assert!(told.contains("left out: 1 files other than PNG and JPEG images"), "{told}");
+    let rows = "path,user,label\nphotos/a/red/1.jpg,a,x\nphotos/nothing.jpg,b,y\n";
+    fs::write(workdir.path("list.csv"), rows).unwrap();
+    let told = workdir.refusal("data import auto list.csv --out l").replace("\n  │", "");
+    assert!(told.contains("list.csv, line 3: there is no image photos/nothing.jpg"), "{told}");
 }
 
 #[test]

@@ -173,3 +173,35 @@ fn truth_values_of_one_format_are_those_of_another() {
     assert!(workdir.printed("predict r b.csv --out p.csv").contains("(ill: 20, well: 20)"));
     assert!(workdir.printed("predict r c.csv --out p.csv").contains("(ill: 1, well: 1)"));
 }
+
+#[test]
+fn a_tokenizer_divides_texts_or_the_missing_feature_is_named() {
+    let workdir = Workdir::with("");
+    let vocabulary = r#"{"[UNK]": 0, "good": 1, "film": 2, "bad": 3}"#;
+    let tokenizer = format!(
+        r#"{{"version": "1.0", "added_tokens": [], "normalizer": {{"type": "Lowercase"}},
+            "pre_tokenizer": {{"type": "Whitespace"}}, "model": {{"type": "WordLevel",
+            "vocab": {vocabulary}, "unk_token": "[UNK]"}}}}"#
+    );
+    fs::write(workdir.path("tokenizer.json"), tokenizer).unwrap();
+    let rows: String = (0..40)
+        .map(|i| format!("u{},{} film number {i},{}\n", i % 4, ["Good", "BAD"][i % 2], ["yes", "no"][i % 2]))
+        .collect();
+    fs::write(workdir.path("t.csv"), format!("user,text,label\n{rows}")).unwrap();
+    let import = "data import auto t.csv --tokenizer tokenizer.json --out t";
+    if !cfg!(feature = "tokenizers") {
+        let told = workdir.refusal(import).replace("\n  │", "");
+        assert!(
+            told.contains("this build has no tokenizers: install deltafl with --features tokenizers"),
+            "{told}"
+        );
+        return;
+    }
+    assert!(workdir.printed(import).contains("vocabulary: 4"));
+    workdir.printed("init t --rounds 10");
+    workdir.printed("run t.toml --quiet --out r");
+    fs::remove_file(workdir.path("tokenizer.json")).unwrap();
+    fs::write(workdir.path("new.csv"), "text\nGOOD\nbad film\n").unwrap();
+    let told = workdir.printed("predict r new.csv --out p.csv");
+    assert!(told.contains("(no: 1, yes: 1)"), "{told}");
+}

@@ -68,7 +68,7 @@ impl Book {
     /// Returns the notes that describe this book.
     pub(super) fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
         let run = self.run;
-        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::AnswerRefused {
+        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::Answers {
             authority,
             run,
             round,

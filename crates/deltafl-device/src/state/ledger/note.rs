@@ -25,14 +25,14 @@ pub(super) type Name = [u8; NAME];
 /// A note of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Note {
-    AnswerRefused { authority: Name, run: u64, round: u64, answers: RoundAnswers },
+    Answers { authority: Name, run: u64, round: u64, answers: RoundAnswers },
     Open { authority: Name, run: u64, round: u64 },
 }
 
 impl Note {
     pub(super) fn to_bytes(self) -> [u8; NOTE] {
         let (kind, authority, run, round) = match self {
-            Self::AnswerRefused { authority, run, round, .. } => (1u32, authority, run, round),
+            Self::Answers { authority, run, round, .. } => (1u32, authority, run, round),
             Self::Open { authority, run, round } => (2, authority, run, round),
         };
         let mut bytes = Vec::with_capacity(NOTE);
@@ -40,7 +40,7 @@ impl Note {
         bytes.extend(authority);
         bytes.extend(run.to_le_bytes());
         bytes.extend(round.to_le_bytes());
-        if let Self::AnswerRefused { answers, .. } = self {
+        if let Self::Answers { answers, .. } = self {
             let RoundAnswers { divided_among, track, params, search_steps, updated, evaluated } = answers;
             bytes.extend(divided_among.to_le_bytes());
             bytes.extend(track.to_le_bytes());
@@ -72,7 +72,7 @@ impl Note {
                 let [updated, evaluated] = take(&mut rest)?.map(|byte: u8| byte == 1);
                 let params = (is_known == 1).then_some(take(&mut rest)?);
                 let answers = RoundAnswers { divided_among, track, params, search_steps, updated, evaluated };
-                Self::AnswerRefused { authority, run, round, answers }
+                Self::Answers { authority, run, round, answers }
             }
             2 => Self::Open { authority, run, round },
             _ => return None,

@@ -1,8 +1,0 @@
-//! Decodes arbitrary bytes as a message from a server.
-#![no_main]
-
-#[path = "../bodies/net.rs"]
-#[allow(dead_code)]
-mod net;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| net::from_server(data));
