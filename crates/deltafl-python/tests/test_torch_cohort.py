@@ -436,5 +436,5 @@ def test_a_step_runs_without_a_graph_that_cannot_be_recorded(monkeypatch: pytest
     monkeypatch.setattr(_torch_step.Step, "__init__", with_graph)
     monkeypatch.setattr(_torch_step.Step, "_captured", lambda step, body: attempts.append(body))
     assert close(run(), expected)
-    # Each step of a size attempts one recording.
+    # The steps of one size attempt one recording.
     assert len(attempts) == 1
