@@ -415,3 +415,26 @@ def test_a_module_that_reads_a_layer_trains_in_one_call(caplog: pytest.LogCaptur
             for cohort in ("on", "off")
         ]
     assert close(*found) and "in one call" in caplog.text
+
+
+def test_a_step_runs_without_a_graph_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltafl import _torch_step
+
+    create: Any = _torch_step.Step.__init__
+    attempts: list[Any] = []
+
+    def with_graph(step: Any, *args: Any) -> None:
+        create(step, *args)
+        step._uses_graph = True
+
+    def run() -> list[Any]:
+        torch.manual_seed(1)
+        module = dfl_torch.Module(perceptron(), cohort="on", device="cpu")
+        return trained(federation(6, 3), module, [dfl.FedAvg()], seeds=[3])
+
+    expected = run()
+    monkeypatch.setattr(_torch_step.Step, "__init__", with_graph)
+    monkeypatch.setattr(_torch_step.Step, "_captured", lambda step, body: attempts.append(body))
+    assert close(run(), expected)
+    # The steps of one size attempt one recording.
+    assert len(attempts) == 1

@@ -148,3 +148,24 @@ def test_a_run_by_kernels_agrees_with_one_device_after_another(
             found.append(run[0].params())
     assert "Triton kernels" in caplog.text, caplog.text
     assert np.linalg.norm(found[0] - found[1]) <= 1e-5 * np.linalg.norm(found[1])
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_large_dense_layers_use_kernels_in_full_precision_only(
+    monkeypatch: pytest.MonkeyPatch, kernels: Any, tf32: bool
+) -> None:
+    monkeypatch.setattr(_torch_linear, "uses_tf32", lambda settings: tf32)
+    monkeypatch.setattr(_torch_linear, "_LARGE", 64)
+    calls: list[Any] = []
+    multiplied = kernels.multiplied
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return multiplied(*args)
+
+    monkeypatch.setattr(kernels, "multiplied", counted)
+    layer = nn.Linear(8, 9).to(DEVICE)
+    inputs = torch.ones((2, 8), device=DEVICE)
+    replaced = _torch_linear.KernelLinear.of(layer)
+    assert replaced is not None and torch.allclose(replaced(inputs), layer(inputs), atol=1e-5)
+    assert len(calls) == (0 if tf32 else 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["batched", "has_kernels", "kernels", "per_device"]
+__all__ = ["batched", "has_kernels", "kernels", "per_device", "uses_tf32"]
 
 
 def kernels() -> Any:
@@ -26,6 +27,14 @@ def has_kernels(device: torch.device) -> bool:
     except ImportError:
         return False
     return True
+
+
+def uses_tf32(settings: Any) -> bool:
+    """Returns whether PyTorch may round the inputs of products, or of convolutions, to TF32."""
+    with warnings.catch_warnings():
+        # PyTorch 2.9 and later advise another interface, which older versions do not have.
+        warnings.simplefilter("ignore")
+        return bool(settings.allow_tf32)
 
 
 def batched(values: Sequence[Any], axes: Sequence[int | None], devices: int) -> list[Any]:

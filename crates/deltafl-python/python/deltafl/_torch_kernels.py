@@ -12,12 +12,13 @@ every cohort.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from ._torch_functions import uses_tf32
 
 __all__ = [
     "convolved", "encode_sums", "group_fits", "multiplied", "normalised", "normalised_slopes", "weight_slopes",
@@ -287,10 +288,7 @@ def _encode(
 
 def _precision(settings: Any) -> str:
     """Returns the precision of products: TF32 if PyTorch may use it."""
-    with warnings.catch_warnings():
-        # PyTorch 2.9 and later advise another interface, which older versions do not have.
-        warnings.simplefilter("ignore")
-        return "tf32" if settings.allow_tf32 else "tf32x3"
+    return "tf32" if uses_tf32(settings) else "tf32x3"
 
 
 def _tiles(channels: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels, per_device
+from ._torch_functions import batched, kernels, per_device, uses_tf32
 
 __all__ = ["KernelLinear"]
 
@@ -65,7 +65,10 @@ class KernelLinear(torch.nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         """Returns the output of the layer."""
-        if inputs.dim() != 2 or len(inputs) > _FEW or inputs.dtype != torch.float32:
+        cuda: Any = torch.backends.cuda
+        fits = inputs.dim() == 2 and len(inputs) <= _FEW and inputs.dtype == torch.float32
+        # With TF32 the products of PyTorch are faster.
+        if not fits or uses_tf32(cuda.matmul):
             return torch.nn.functional.linear(inputs, self.weight, self.bias)
         apply: Any = _Dense.apply
         output = apply(inputs, self.weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +22,8 @@ __all__ = ["Spec", "Step", "StepSize", "losses_of", "rounded_up", "views"]
 
 Array = NDArray[Any]
 Tensors = dict[str, Any]
+
+_LOG = logging.getLogger("deltafl.torch")
 
 
 class Spec:
@@ -263,11 +267,16 @@ class Step:
             return
         graph = self._graphs.get(name)
         if graph is None:
-            graph = self._graphs[name] = self._captured(body)
+            graph = self._captured(body)
+            if graph is None:
+                self._uses_graph, self.description = False, ""
+                body()
+                return
+            self._graphs[name] = graph
         graph.replay()
 
     def _captured(self, body: Callable[[], None]) -> Any:
-        """Records operations as a CUDA graph. The params stay as they are."""
+        """Records operations as a CUDA graph, or returns None. The params stay as they are."""
         state = [*self._params.values(), *self._momentum.values(), self._number]
         saved = [value.clone() for value in state]
         cuda: Any = torch.cuda
@@ -277,12 +286,39 @@ class Step:
             for _ in range(2):
                 body()
         torch.cuda.current_stream(self._device).wait_stream(side)
-        graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            body()
+        graph = self._recorded(body, self._pool, "global")
+        if graph is None:
+            # Another thread may have called CUDA. The memory of the failed attempt is not used again.
+            self._pool = cuda.graph_pool_handle()
+            graph = self._recorded(body, self._pool, "thread_local")
         for value, before in zip(state, saved):
             value.copy_(before)
         return graph
+
+    def _recorded(self, body: Callable[[], None], pool: Any, mode: str) -> Any:
+        """Returns the CUDA graph of operations, or None if CUDA refuses to record them."""
+        cuda: Any = torch.cuda
+        stream = cuda.current_stream(self._device)
+        graph: Any = cuda.CUDAGraph()
+        # Objects that are freed while a graph is recorded may call CUDA, which ends the recording.
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            cuda.synchronize(self._device)
+            with cuda.graph(graph, pool=pool, capture_error_mode=mode):
+                body()
+            return graph
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            _LOG.warning("CUDA records no graph (%s): %s", mode, str(error).strip().splitlines()[0])
+            return None
+        finally:
+            # PyTorch leaves the stream of a failed recording as the current one.
+            cuda.set_stream(stream)
+            if collects:
+                gc.enable()
 
 
 def losses_of(spec: Spec, output: Any, wanted: Any) -> Any:
