@@ -124,6 +124,11 @@ fn ranks_share_the_methods_of_a_field_and_rank_0_prints_it() {
     assert!(output.status.success(), "{}", said(&output));
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(printed.matches("of 2 methods").count(), 1, "{printed}");
-    // Each rank trains the points of one method: the candidates of two rungs and one split.
-    assert_eq!(said(&output).matches("9 of 9 points").count(), 2, "{}", said(&output));
+    // Each rank trains the 13 points of one method: nine and three candidates and one split. The
+    // three have as many rounds as the nine here, so they are finished already.
+    assert_eq!(said(&output).matches("9 of 13 points").count(), 2, "{}", said(&output));
+    for method in ["FedAvg", "TERM"] {
+        let last = format!("13 of 13 points: {method} split 1");
+        assert_eq!(said(&output).matches(&last).count(), 1, "{}", said(&output));
+    }
 }
