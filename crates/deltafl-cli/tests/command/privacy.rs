@@ -1,5 +1,6 @@
 //! `deltafl privacy` and `deltafl device status`.
 
+use crate::report::browser::Browser;
 use crate::support::Workdir;
 
 const PRIVATE: &str = r#"
@@ -59,6 +60,26 @@ fn a_sweep_over_epsilon_is_drawn_and_one_epsilon_is_refused() {
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("do not differ in ε"), "{text}");
     assert!(!workdir.path("other.svg").exists());
+}
+
+#[test]
+fn the_page_of_a_report_draws_epsilon() {
+    let workdir = Workdir::with(PRIVATE);
+    workdir.printed("run x.toml --out noisy");
+    workdir.printed("report noisy");
+    let Some(mut browser) = Browser::open(&workdir.path("noisy/report.html")) else { return };
+    browser.settle();
+    browser.value("document.getElementById('privacy').scrollIntoView()");
+    browser.settle();
+    let drawn = "new Promise((done) => { const look = () => document.querySelectorAll('#epsilon .scatterlayer .js-line').length === 2 \
+         ? done(true) : requestAnimationFrame(look); look(); })";
+    assert_eq!(browser.value(drawn), true);
+    let lead = browser.text("#privacy-lead");
+    let rounds = std::fs::read_to_string(workdir.path("noisy/rounds.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(rounds.lines().last().unwrap()).unwrap();
+    let epsilon = last["privacy"]["epsilon_server"].as_f64().unwrap();
+    assert!(lead.contains(&format!("{epsilon:.1} against the server")), "{lead} {epsilon}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
 #[cfg(feature = "net")]

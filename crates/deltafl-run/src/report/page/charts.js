@@ -227,6 +227,24 @@ function drawTails({ run, track }) {
   draw("tails", traces, layout({ title: "round" }, { title: "devices in the tail", rangemode: "tozero" }, { hovermode: "x unified" }));
 }
 
+// Draws ε after each round for each observer, if the sums have noise.
+function drawEpsilon({ run }) {
+  const { privacy } = run;
+  document.getElementById("privacy").hidden = !privacy;
+  if (!privacy) return;
+  const column = (i) => Array.from(privacy.spent.filter((_, j) => j % 3 === i));
+  const observers = [["against the server", 1, "solid", "--accent"], ["against readers of the models", 2, "dash", "--ink"]]
+    .filter(([, i]) => !Number.isNaN(column(i)[0]));
+  const last = observers.map(([name, i]) => `${column(i).at(-1).toPrecision(3)} ${name}`).join(" and ");
+  document.getElementById("privacy-lead").textContent =
+    `ε of a device that answered as often as it could, at δ = ${privacy.delta}. After the last round it is ${last}. The numbers of devices in the tail are noisy.`;
+  const traces = observers.map(([name, i, dash, colour]) => ({
+    type: "scatter", mode: "lines", name, x: column(0), y: column(i), line: { color: cssColour(colour), dash, width: 2 },
+    hovertemplate: `ε = %{y:.3g}<extra>${name}</extra>`,
+  }));
+  draw("epsilon", traces, layout({ title: "round" }, { title: "ε", rangemode: "tozero" }, { hovermode: "x unified" }));
+}
+
 // Draws the error of each class after the last round, for the baseline and the selected track.
 function drawClasses({ run, track }) {
   const { classes } = run;

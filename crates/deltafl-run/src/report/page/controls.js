@@ -1,7 +1,7 @@
 // The state of the page, its controls, and the updates that each control triggers.
 
 const CHARTS = {
-  histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, tails: drawTails,
+  histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, tails: drawTails, epsilon: drawEpsilon,
   "by-class": drawClasses, "eta-every": drawEtaEvery, "device-curve": drawDevice,
 };
 // The milliseconds without input after which charts out of view are drawn.

@@ -50,6 +50,16 @@ struct PageRun {
     tails: Vec<Array>,
     /// Rounds in a window of `tails`.
     tail_width: u64,
+    /// The privacy spent; `None` for exact sums.
+    privacy: Option<PagePrivacy>,
+}
+
+#[derive(Serialize)]
+struct PagePrivacy {
+    delta: f64,
+    /// A sequence of (round, ε against the server, ε against readers). ε against the server is NaN if the
+    /// server sees exact sums.
+    spent: Array,
 }
 
 #[derive(Serialize)]
@@ -143,7 +153,16 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut PageNumbers) -> PageR
             .iter()
             .find_map(|track| Some(track.get(1)?.round - track[0].round))
             .unwrap_or(1),
+        privacy: privacy_data(run, numbers),
     }
+}
+
+fn privacy_data(run: &RunResults, numbers: &mut PageNumbers) -> Option<PagePrivacy> {
+    let delta = run.privacy.first()?.1.delta;
+    let spent = run.privacy.iter().flat_map(|(round, spent)| {
+        [*round as f64, spent.epsilon_server.unwrap_or(f64::NAN), spent.epsilon_readers]
+    });
+    Some(PagePrivacy { delta, spent: numbers.f64s(&spent.collect::<Vec<f64>>()) })
 }
 
 fn measure_data(measured: &Measured, budget: usize, numbers: &mut PageNumbers) -> PageMeasure {

@@ -17,6 +17,7 @@ async function readPage() {
   for (const run of page.runs) {
     run.calls = array(run.calls);
     run.tails = run.tails.map(array);
+    if (run.privacy) run.privacy.spent = array(run.privacy.spent);
     const others = run.tracks.filter((_, t) => t !== run.baseline);
     // Tracks of several algorithms have no common scale for a slider.
     run.isOneAlgorithm = new Set(others.map(({ algorithm }) => algorithm)).size < 2;
