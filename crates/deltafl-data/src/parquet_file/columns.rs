@@ -146,7 +146,8 @@ impl Leaf {
 
     /// Returns a reader of the values of a row group.
     pub(crate) fn reader(&self, group: &dyn RowGroupReader) -> Result<LeafReader, ParquetError> {
-        Ok(LeafReader { leaf: self.clone(), values: group.get_column_reader(self.index)? })
+        let values = undamaged(|| group.get_column_reader(self.index))?;
+        Ok(LeafReader { leaf: self.clone(), values })
     }
 }
 
@@ -260,6 +261,12 @@ impl LeafReader {
     }
 }
 
+/// Calls a function of the crate, which panics on some damaged columns. A panic is an error here.
+fn undamaged<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    let damaged = |_| ParquetError::General("a column is damaged".to_owned());
+    catch_unwind(AssertUnwindSafe(call)).map_err(damaged)?
+}
+
 fn read<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     leaf: &Leaf,
@@ -267,12 +274,8 @@ fn read<T: DataType>(
     values: impl Fn(Vec<T::T>) -> LeafValues,
 ) -> Result<LeafBatch, ParquetError> {
     let (mut read, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
-    // The decoders of the crate panic on some damaged pages.
-    let records = AssertUnwindSafe(|| {
-        reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read)
-    });
-    let damaged = |_| ParquetError::General("a page is damaged".to_owned());
-    let (rows, ..) = catch_unwind(records).map_err(damaged)??;
+    let (rows, ..) =
+        undamaged(|| reader.read_records(rows, Some(&mut definitions), Some(&mut repetitions), &mut read))?;
     let mut batch =
         LeafBatch { of: leaf.of, values: LeafValues::None, ends: Vec::new(), missing: Vec::new() };
     if definitions.is_empty() && repetitions.is_empty() {
