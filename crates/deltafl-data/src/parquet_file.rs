@@ -2,4 +2,5 @@
 //! reads flat tables.
 
 pub(crate) mod columns;
+mod pages;
 pub mod table;

@@ -281,6 +281,47 @@ fn parquet_lists_are_rows_of_features() {
 }
 
 #[test]
+fn parquet_texts_in_every_encoding_are_the_same_federation() {
+    use ::parquet::basic::Encoding;
+    use ::parquet::file::properties::{WriterProperties, WriterVersion};
+    let texts =
+        |of: fn(usize) -> String| Arc::new(StringArray::from_iter_values((0..1000).map(of))) as ArrayRef;
+    let columns = vec![
+        ("clinic", texts(|i| format!("clinic {}", i % 7)), true),
+        ("word", texts(|i| "ab".repeat(1 + i % 5)), false),
+        ("outcome", texts(|i| ["ill", "well"][i % 2].to_owned()), true),
+    ];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let import = |version, encoding| {
+        let folder = Workdir::new();
+        let file = folder.file("p.parquet", "");
+        let properties = WriterProperties::builder()
+            .set_writer_version(version)
+            .set_dictionary_enabled(false)
+            .set_encoding(encoding)
+            .set_data_page_row_count_limit(300)
+            .build();
+        let out = fs::File::create(&file).unwrap();
+        let mut writer =
+            ::parquet::arrow::ArrowWriter::try_new(out, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let columns = table::TableColumns {
+            device: Some("clinic".into()),
+            label: "outcome".into(),
+            ..table::TableColumns::default()
+        };
+        parquet::import(&[file], &columns, Features::Dense, &folder.target()).unwrap().manifest.hash
+    };
+    let plain = import(WriterVersion::PARQUET_1_0, Encoding::PLAIN);
+    for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+        for encoding in [Encoding::PLAIN, Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY] {
+            assert_eq!(import(version, encoding), plain, "{version:?}, {encoding}");
+        }
+    }
+}
+
+#[test]
 fn a_missing_number_in_a_parquet_list_is_refused_with_its_row() {
     let row = || Some(vec![Some(0.5), Some(1.5)]);
     for missing in [Some(vec![Some(0.5), None]), None] {

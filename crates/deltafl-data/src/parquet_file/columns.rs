@@ -8,12 +8,14 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as PhysicalType};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::{SchemaDescriptor, Type};
+
+use super::pages::CheckedPages;
 
 /// An open file.
 pub(crate) type ParquetReader = SerializedFileReader<File>;
@@ -146,7 +148,9 @@ impl Leaf {
 
     /// Returns a reader of the values of a row group.
     pub(crate) fn reader(&self, group: &dyn RowGroupReader) -> Result<LeafReader, ParquetError> {
-        let values = undamaged(|| group.get_column_reader(self.index))?;
+        let column = group.metadata().column(self.index).column_descr_ptr();
+        let pages = undamaged(|| group.get_column_page_reader(self.index))?;
+        let values = get_column_reader(column.clone(), Box::new(CheckedPages::new(pages, column)));
         Ok(LeafReader { leaf: self.clone(), values })
     }
 }
