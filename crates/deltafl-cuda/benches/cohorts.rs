@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use deltafl::compute::{Block, Compute, UpdateTask};
+use deltafl::compute::{Block, Compute, TaskNoise, UpdateTask};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, WordVectors,
 };
@@ -18,10 +18,12 @@ use deltafl::model::stack::{Layer, STACK};
 use deltafl::model::{CONV_NET, GRU, LSTM, ModelDefinition, ModelSpec};
 use deltafl::options::OptionValue;
 use deltafl::params::{Params, UpdateCode};
-use deltafl::question::RoundKey;
+use deltafl::privacy::Noise;
+use deltafl::question::{Ask, RoundKey};
+use deltafl::selection::Weighting;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
-use deltafl::terms::Terms;
+use deltafl::terms::{Clip, Terms};
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Gpu, GpuDevice, GpuOptions, KernelCache};
 
@@ -46,6 +48,11 @@ fn main() {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
     for cohort in cohorts().into_iter().filter(|cohort| is_wanted(cohort.name)) {
         if let Err(error) = round(&device, &cohort) {
+            println!("{}: {error}", cohort.name);
+        }
+    }
+    for cohort in private_cohorts().into_iter().filter(|cohort| is_wanted(cohort.name)) {
+        if let Err(error) = private_round(&device, &cohort) {
             println!("{}: {error}", cohort.name);
         }
     }
@@ -136,6 +143,80 @@ fn cohorts() -> Vec<Cohort> {
             rate: 0.1,
         },
     ]
+}
+
+fn private_cohorts() -> Vec<Cohort> {
+    let linear = |name, devices| Cohort {
+        name,
+        spec: ModelSpec::LINEAR,
+        federation: images(devices, 179),
+        batch: 10,
+        rate: 0.05,
+    };
+    let conv_net = |name, devices| Cohort {
+        name,
+        spec: CONV_NET.spec(),
+        federation: images(devices, 179),
+        batch: 16,
+        rate: 0.1,
+    };
+    vec![
+        linear("private linear, 100 devices of 179 images, batch 10", 100),
+        linear("private linear, 1000 devices of 179 images, batch 10", 1000),
+        conv_net("private ConvNet, 100 devices of 179 images, batch 16", 100),
+        conv_net("private ConvNet, 1000 devices of 179 images, batch 16", 1000),
+    ]
+}
+
+/// A round with noise, and the same round without it. Half of the devices are in the tail.
+fn private_round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
+    let federation = &cohort.federation;
+    let params = initial(&cohort.spec, federation);
+    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), GpuOptions::default())?;
+    let plan = LocalPlan {
+        work: Work::Epochs(1),
+        batch: cohort.batch,
+        learning_rate: cohort.rate,
+        l2: 0.0,
+        proximal: 0.0,
+        correction: None,
+    };
+    let clip = Some(Clip::try_from(0.5)?);
+    let noise = Noise { variance: 10_000, units: 2048, honest: 50, clip, excess: None };
+    let ask = Ask::Update { weighting: Weighting::everyone(), plan };
+    let ids: Vec<FederationIndex> = federation.devices().collect();
+    let mut once = |round: u64, noise: Option<Noise>| -> Result<(), Failure> {
+        let task = |(k, &device): (usize, &FederationIndex)| UpdateTask {
+            device,
+            params: &params,
+            sent: &[],
+            own: None,
+            plan: &plan,
+            weight: f64::from(k.is_multiple_of(2)),
+            report: None,
+            personal: None,
+            noise: noise.map(|noise| TaskNoise { noise, query: 0, kept: None }),
+            sum: 0,
+        };
+        // Without noise, only the tail answers.
+        let is_asked = |task: &UpdateTask<'_>| noise.is_some() || task.weight > 0.0;
+        let tasks: Vec<UpdateTask<'_>> = ids.iter().enumerate().map(task).filter(is_asked).collect();
+        let len = noise.map_or(UpdateCode::len(params.len()), |noise| noise.answer_len(&ask, params.len()));
+        let key = RoundKey { run: 0, seed: 1, round, members: ids.len() as u32, terms: Terms::PRIVATE };
+        gpu.prefetch(&ids);
+        Ok(gpu.updates(&key, &tasks, &mut [vec![0; len]]).map(|_| ())?)
+    };
+    once(0, None)?;
+    once(1, Some(noise))?;
+    let plain = median(|i| once(2 + i, None))?;
+    let noisy = median(|i| once(7 + i, Some(noise)))?;
+    println!(
+        "{}: a round {:.3} ms, without noise {:.3} ms",
+        cohort.name,
+        milliseconds(noisy),
+        milliseconds(plain)
+    );
+    Ok(())
 }
 
 fn conv_net(channels: [u64; 2]) -> ModelSpec {

@@ -80,6 +80,22 @@ pub enum GpuError {
         /// The number of parameters passed.
         got: usize,
     },
+    /// A noisy sum has the wrong length.
+    #[error("a noisy sum of updates has {expected} entries, got {got}")]
+    SumLength {
+        /// The number of entries of a noisy sum.
+        expected: usize,
+        /// The number of entries passed.
+        got: usize,
+    },
+    /// More samples of the noise than expected were not decided by their first word.
+    #[error("{count} samples of the noise are undecided; there is room for {room}")]
+    Undecided {
+        /// The number of undecided samples.
+        count: u32,
+        /// The number of samples for which there is room.
+        room: u32,
+    },
     /// The driver reported an error.
     #[error("the CUDA driver reported {0}")]
     Driver(#[from] DriverError),

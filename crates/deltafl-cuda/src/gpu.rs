@@ -14,6 +14,7 @@ use deltafl::question::RoundKey;
 use crate::data::{GpuColumns, GpuData, Offsets, WaveData};
 use crate::memory::{Buffer, HostCopy, Mirror};
 use crate::model::{KernelSetup, Scorer, Scores, Trainer};
+use crate::noisy::NoisySums;
 use crate::order::Orders;
 use crate::sums::Sums;
 use crate::task::{Item, Task};
@@ -57,6 +58,8 @@ pub struct Gpu<'a> {
     /// w_k of updates that the host adds to the sums.
     received: HostCopy<f32>,
     sums: Sums,
+    /// The noisy sums, from the first private round on.
+    noisy: Option<NoisySums>,
     items: Mirror<Item>,
     losses: Mirror<f64>,
     errors: Mirror<u32>,
@@ -132,6 +135,7 @@ impl<'a> Gpu<'a> {
             local: Buffer::new(&stream)?,
             received: HostCopy::new(),
             sums: Sums::new(device, &stream, len)?,
+            noisy: None,
             items: Mirror::new(&stream)?,
             losses: Mirror::new(&stream)?,
             errors: Mirror::new(&stream)?,

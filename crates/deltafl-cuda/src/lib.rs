@@ -50,6 +50,7 @@ mod host;
 mod launch;
 mod memory;
 mod model;
+mod noisy;
 mod order;
 mod sums;
 mod task;

@@ -256,5 +256,5 @@ impl<'a> KernelSetup<'a> {
 #[cfg(test)]
 pub(crate) fn every_source() -> Vec<KernelSource> {
     let models = MODELS.iter().flat_map(|entry| (entry.sources)());
-    models.chain(general::sources()).chain([crate::sums::source()]).collect()
+    models.chain(general::sources()).chain([crate::sums::source(), crate::noisy::source()]).collect()
 }

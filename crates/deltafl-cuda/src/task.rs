@@ -1,4 +1,5 @@
-//! Tasks and items in the layout of the kernels (`kernels/common.cuh`, `kernels/sums.cu`).
+//! Tasks and items in the layout of the kernels (`kernels/common.cuh`, `kernels/sums.cu`,
+//! `kernels/noise.cu`).
 
 #![allow(unsafe_code)]
 
@@ -59,6 +60,48 @@ pub(crate) struct Trained {
     pub(crate) unused: u32,
 }
 
+/// The share of one device in a noisy sum, in the layout of `kernels/noise.cu`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(crate) struct NoisyJob {
+    /// ω.
+    pub(crate) weight: f64,
+    /// C.
+    pub(crate) clip: f64,
+    /// K.
+    pub(crate) units: f64,
+    /// The largest sum of squares of the rounded entries.
+    pub(crate) most_squares: f64,
+    /// ‖w_k − w‖, which the GPU computes.
+    pub(crate) norm: f64,
+    /// The factor of w_k − w, which the GPU computes.
+    pub(crate) scale: f64,
+    /// ω in units of the footer.
+    pub(crate) counted: u64,
+    pub(crate) params: u32,
+    pub(crate) slot: u32,
+    pub(crate) sum: u32,
+    /// The first word of the table, or `u32::MAX` without noise.
+    pub(crate) table: u32,
+    /// The first word of the signs.
+    pub(crate) signs: u32,
+    /// The accepted rounding, which the GPU computes.
+    pub(crate) attempt: u32,
+    /// The first words of the stream.
+    pub(crate) keys: [u32; 16],
+}
+
+/// A sample that the host draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Undecided {
+    pub(crate) job: u32,
+    pub(crate) entry: u32,
+    pub(crate) word: u32,
+    /// The number of keys drawn from the stream before.
+    pub(crate) keys: u32,
+}
+
 /// The addresses of a wave, in the layout of `kernels/general/wave.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -98,6 +141,14 @@ unsafe impl ValidAsZeroBits for Item {}
 unsafe impl DeviceRepr for Trained {}
 // SAFETY: as above.
 unsafe impl ValidAsZeroBits for Trained {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for NoisyJob {}
+// SAFETY: as above.
+unsafe impl ValidAsZeroBits for NoisyJob {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Undecided {}
+// SAFETY: as above.
+unsafe impl ValidAsZeroBits for Undecided {}
 
 #[cfg(test)]
 mod tests {
@@ -106,6 +157,7 @@ mod tests {
     #[test]
     fn the_layouts_match_the_kernels() {
         assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (48, 16, 32));
+        assert_eq!((size_of::<NoisyJob>(), size_of::<Undecided>()), (144, 16));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use deltafl::compute::UpdateTask;
+use deltafl::compute::{NoisyEncoding, UpdateTask};
 use deltafl::params::Params;
 
 /// A requested local update, and the index of its starting parameters.
@@ -15,16 +15,39 @@ pub(crate) struct RequestedUpdate<'a> {
 }
 
 impl RequestedUpdate<'_> {
-    /// Returns true if the host adds the update to its sum: its answer contains more than w_k, or
-    /// depends on numbers that only the host has.
-    pub(crate) fn is_added_by_host(&self) -> bool {
-        needs_host(&self.task)
+    /// Returns where the update is added to its sum.
+    pub(crate) fn adder(&self) -> Adder {
+        Adder::new(&self.task)
     }
 }
 
-/// Returns true if the host adds the update of a task to its sum.
-pub(crate) fn needs_host(task: &UpdateTask<'_>) -> bool {
-    task.plan.correction.is_some() || task.report.is_some() || task.noise.is_some()
+/// The place where an update is added to its sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adder {
+    /// The GPU, without noise.
+    Plain,
+    /// The GPU, with noise.
+    Noisy,
+    /// The host: the answer contains more than w_k, or depends on numbers that only the host has.
+    Host,
+}
+
+impl Adder {
+    pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Noisy, Self::Host];
+
+    /// Returns where the update of a task is added to its sum.
+    pub(crate) fn new(task: &UpdateTask<'_>) -> Self {
+        if task.plan.correction.is_some() || task.report.is_some() {
+            return Self::Host;
+        }
+        match &task.noise {
+            None => Self::Plain,
+            Some(noisy) if noisy.noise.clip.is_some() && NoisyEncoding::has_short_tables(&noisy.noise) => {
+                Self::Noisy
+            }
+            Some(_) => Self::Host,
+        }
+    }
 }
 
 /// Returns the distinct parameter vectors, and the index of the vector of each task.

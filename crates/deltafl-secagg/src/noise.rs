@@ -88,6 +88,21 @@ struct Table {
     short: Option<ShortTable>,
 }
 
+/// The thresholds of numbers with 31 bits, for samplers outside of this module.
+///
+/// A word of 32 bits is a number n of 31 bits and a sign, its last bit. |X| is the smallest m ≥
+/// `guide[n >> shift]` mod 2¹⁵ with n ≤ `thresholds[m]`. If n equals that threshold, the sample is
+/// undecided, and [`DiscreteGaussian::add_words`] draws it.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortThresholds<'a> {
+    /// ⌊2³¹·P(|X| ≤ m)⌋. The last one is 2³¹.
+    pub thresholds: &'a [u32],
+    /// The smallest magnitude of the numbers with the same leading bits, in the lower 15 bits.
+    pub guide: &'a [u16],
+    /// The number of bits after the leading ones.
+    pub shift: u32,
+}
+
 /// The thresholds of numbers with [`SHORT_BITS`] bits.
 struct ShortTable {
     /// ⌊2³¹·P(|X| ≤ m)⌋. The last one is 2³¹.
@@ -131,6 +146,12 @@ impl DiscreteGaussian {
     /// Returns σ².
     pub fn variance(&self) -> u32 {
         self.0.variance
+    }
+
+    /// Returns the thresholds of short numbers, or `None` if the magnitudes are too large for them.
+    pub fn short_thresholds(&self) -> Option<ShortThresholds<'_>> {
+        let ShortTable { thresholds, guide, shift } = self.0.short.as_ref()?;
+        Some(ShortThresholds { thresholds, guide, shift: *shift })
     }
 
     /// Draws one sample from uniform words.

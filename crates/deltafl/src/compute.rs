@@ -20,8 +20,10 @@ use crate::selection::Report;
 use crate::task::Task;
 use crate::trainer::{LocalPlan, LocalTask, PersonalMethod, TrainerError, Worker};
 
+mod noisy;
 mod threads;
 
+pub use noisy::{NOISY_FOOTER, NoiseStream, NoisyEncoding, ROUNDINGS};
 pub use threads::Threads;
 
 /// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them. This is the unit of

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use deltafl::compute::{ComputeError, Remembered, UpdateTask};
+use deltafl::compute::{ComputeError, NoisyEncoding, Remembered, UpdateTask};
 use deltafl::data::FederationIndex;
 use deltafl::device::stream_key;
 use deltafl::params::{UpdateCode, add_wrapping};
@@ -15,9 +15,10 @@ use crate::GpuError;
 use crate::data::{GpuColumns, Offsets, WaveData};
 use crate::host::{pulls, update_sums};
 use crate::model::Updates;
+use crate::noisy::NoisySums;
 use crate::order::{self, DeviceDraws, Order};
 use crate::task::{Task, Trained};
-use crate::wanted::{RequestedUpdate, distinct, needs_host, positions, shared_params};
+use crate::wanted::{Adder, RequestedUpdate, distinct, positions, shared_params};
 
 impl<'a> Gpu<'a> {
     pub(super) fn add_updates(
@@ -29,8 +30,9 @@ impl<'a> Gpu<'a> {
         let mut remembered = Remembered::new();
         let on_gpu = |error: GpuError, gpu: &Self| gpu.unavailable(error);
         let vectors = self.start_vectors(tasks).map_err(|error| on_gpu(error, self))?;
-        self.sums.start(sums.len()).map_err(|error| on_gpu(error, self))?;
+        self.start_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
         let (mut wanted, mut untrained) = (Vec::with_capacity(tasks.len()), Vec::new());
+        let mut noise_only = Vec::new();
         for (index, (task, &vector)) in tasks.iter().zip(&vectors).enumerate() {
             let wanted_update = RequestedUpdate { task: *task, vector, index };
             let is_trained = match &task.noise {
@@ -40,7 +42,9 @@ impl<'a> Gpu<'a> {
             } && task.plan.examples(self.federation.example_count(task.device)) > 0;
             if is_trained {
                 wanted.push(wanted_update);
-            } else if needs_host(task) {
+            } else if wanted_update.adder() == Adder::Noisy && (task.weight.is_nan() || task.weight <= 0.0) {
+                noise_only.push(wanted_update);
+            } else if wanted_update.adder() != Adder::Plain {
                 untrained.push(wanted_update);
             } else if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
@@ -54,11 +58,15 @@ impl<'a> Gpu<'a> {
             let of_batch: Vec<RequestedUpdate<'_>> =
                 wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
             // The host adds some updates itself. The others stay on the GPU.
-            let (host, gpu): (Vec<_>, Vec<_>) =
-                of_batch.into_iter().partition(RequestedUpdate::is_added_by_host);
-            for rest in [gpu, host] {
+            for adder in Adder::ALL {
+                let rest: Vec<_> =
+                    of_batch.iter().copied().filter(|wanted| wanted.adder() == adder).collect();
                 self.train_batch(key, batch, rest, sums, &mut remembered)?;
             }
+        }
+        if let Some(noisy) = &mut self.noisy {
+            let added = noisy.add_untrained(key, self.federation, &noise_only);
+            added.map_err(|error| self.unavailable(error))?;
         }
         let answers: Vec<_> =
             untrained.iter().map(|wanted| (*wanted, wanted.task.params.as_slice())).collect();
@@ -66,6 +74,24 @@ impl<'a> Gpu<'a> {
         self.finish_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
         remembered.sort_unstable_by_key(|(task, _)| *task);
         Ok(remembered)
+    }
+
+    /// Starts the sums of the GPU.
+    fn start_sums(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &[Vec<u64>],
+    ) -> Result<(), GpuError> {
+        self.sums.start(sums.len())?;
+        let is_noisy = |task: &&UpdateTask<'_>| Adder::new(task) == Adder::Noisy;
+        if self.noisy.is_none() && tasks.iter().any(|task| is_noisy(&task)) {
+            self.noisy = Some(NoisySums::new(&self.device, &self.stream, self.len)?);
+        }
+        match &mut self.noisy {
+            Some(noisy) => noisy.start(key, tasks.iter().filter(is_noisy), sums),
+            None => Ok(()),
+        }
     }
 
     /// Uploads the parameters of all tasks and returns the index of each task's vector.
@@ -98,7 +124,7 @@ impl<'a> Gpu<'a> {
             for wave in here.chunks(self.wave(&here)) {
                 let columns = data.columns(&placed);
                 self.train(key, wave, &placed.offsets, columns).map_err(|error| self.unavailable(error))?;
-                if wave[0].is_added_by_host() {
+                if wave[0].adder() == Adder::Host {
                     let len = self.len;
                     let local = self.received.receive(&self.local, wave.len() * len);
                     let local = match local {
@@ -126,12 +152,17 @@ impl<'a> Gpu<'a> {
     ) -> Result<(), GpuError> {
         // Keep these until the kernels that read them are done.
         let _columns = self.look_ahead(key, tasks)?;
-        if tasks.iter().all(needs_host) {
+        if let Some(noisy) = &mut self.noisy
+            && tasks.iter().any(|task| Adder::new(task) == Adder::Noisy)
+        {
+            noisy.finish(sums)?;
+        }
+        if tasks.iter().all(|task| Adder::new(task) != Adder::Plain) {
             return Ok(self.stream.synchronize()?);
         }
         let coded = self.sums.finish(sums.len())?;
         for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
-            // A sum that the host adds is longer, and has no entries on the GPU.
+            // A sum with another length has no plain entries on the GPU.
             if sum.len() == coded.len() {
                 add_wrapping(sum, coded);
             }
@@ -164,6 +195,10 @@ impl<'a> Gpu<'a> {
         if wanted.iter().any(|wanted| wanted.task.plan.correction.is_some()) {
             bytes += 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_vector());
         }
+        if wanted.iter().any(|wanted| wanted.adder() == Adder::Noisy) {
+            // The rotated update.
+            bytes += 4 * NoisyEncoding::rotated_len(self.len) as u64;
+        }
         usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).max(1)
     }
 
@@ -190,9 +225,17 @@ impl<'a> Gpu<'a> {
         };
         let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
         trainer.train(&updates)?;
-        if wave[0].is_added_by_host() {
-            return Ok(());
+        match (wave[0].adder(), &mut self.noisy) {
+            (Adder::Plain, _) => self.add_plain(key, wave),
+            (Adder::Noisy, Some(noisy)) => {
+                noisy.add_trained(key, self.federation, wave, self.params.arg(), self.local.arg())
+            }
+            (Adder::Noisy, None) | (Adder::Host, _) => Ok(()),
         }
+    }
+
+    /// Adds the updates of a wave without noise to the sums of the GPU.
+    fn add_plain(&mut self, key: &RoundKey, wave: &[RequestedUpdate<'_>]) -> Result<(), GpuError> {
         let trained = |(slot, wanted): (usize, &RequestedUpdate<'_>)| Trained {
             weight: wanted.task.weight,
             factor: 1.0,

@@ -13,6 +13,7 @@ use deltafl::trainer::{Correction, LocalPlan, LocalResult, Sgd, Work};
 use deltafl_cuda::{Gpu, GpuOptions};
 
 use crate::cases::{Case, every_case};
+use crate::noise::sum_len;
 use crate::reference::{cpu_drifting, distance, median};
 use crate::{cohort, on_gpu, plan, round};
 
@@ -205,7 +206,7 @@ fn the_noise_of_devices_that_do_not_move_equals_that_of_the_cpu() {
         let [first, second] = [FederationIndex(0), FederationIndex(1)];
         let tasks = [task(first, &still, 1.0), task(second, &moving, 0.0)];
         let sum = |compute: &mut dyn Compute, tasks: &[UpdateTask<'_>]| {
-            let mut sums = [vec![0; case.params.len().next_power_of_two() + 2]];
+            let mut sums = [vec![0; sum_len(&noise, still, &case.params)]];
             compute.updates(&round(2), tasks, &mut sums).unwrap();
             let [sum] = sums;
             sum

@@ -5,6 +5,7 @@
 
 mod cases;
 mod corrections;
+mod noise;
 mod reference;
 
 use cases::{Case, device, every_case};

@@ -202,6 +202,21 @@ impl Noise {
         self.apply(revealed, parts, query, Direction::Subtract, sum);
     }
 
+    /// Returns the distribution and the random numbers of each part for one query.
+    pub(crate) fn parts(
+        &self,
+        key: ExcessKey,
+        parts: RangeInclusive<u32>,
+        query: u32,
+    ) -> impl Iterator<Item = (Option<DiscreteGaussian>, Stream)> {
+        let (levels, mut key) = (NoiseLevels::new(self), key.later(*parts.start()));
+        parts.map(move |part| {
+            let stream = key.stream(query);
+            key = key.next();
+            (DiscreteGaussian::new(levels.part(part)).ok(), stream)
+        })
+    }
+
     fn apply(
         &self,
         key: ExcessKey,
@@ -210,14 +225,11 @@ impl Noise {
         direction: Direction,
         entries: &mut [u64],
     ) {
-        let levels = NoiseLevels::new(self);
         let mut samples = vec![0; entries.len()];
-        let mut key = key.later(*parts.start());
-        for part in parts {
-            if let Ok(gaussian) = DiscreteGaussian::new(levels.part(part)) {
-                add_samples(&gaussian, &mut samples, &mut key.stream(query));
+        for (gaussian, mut stream) in self.parts(key, parts, query) {
+            if let Some(gaussian) = gaussian {
+                add_samples(&gaussian, &mut samples, &mut stream);
             }
-            key = key.next();
         }
         for (entry, sample) in entries.iter_mut().zip(samples) {
             *entry = match direction {

@@ -26,17 +26,17 @@ use crate::terms::Clip;
 
 /// The entries after the update: the weight of the tail, and of its updates that were not
 /// shortened.
-const FOOTER: usize = 2;
+pub(crate) const FOOTER: usize = 2;
 /// K is this many times the unit of a weight.
 const WEIGHT_SHARE: u32 = 8;
 /// The number of roundings that a device draws. Each fails with a probability below 0.61.
-const ATTEMPTS: usize = 40;
+pub(crate) const ATTEMPTS: usize = 40;
 
 /// The granularity of D. Smaller blocks of the rotation would spread an update less.
 const SMALLEST_BLOCK: usize = 1024;
 
 /// Returns D: the number of entries of a rotated update.
-pub(super) fn padded(params: usize) -> usize {
+pub(crate) fn padded(params: usize) -> usize {
     match params {
         0..SMALLEST_BLOCK => params.max(1).next_power_of_two(),
         _ => params.next_multiple_of(SMALLEST_BLOCK),
@@ -64,7 +64,7 @@ pub(super) fn fine_units(params: usize) -> u32 {
 }
 
 /// Returns the largest norm of the rounded entries of an update of norm K.
-pub(super) fn rounded_norm(units: u32, entries: usize) -> f64 {
+pub(crate) fn rounded_norm(units: u32, entries: usize) -> f64 {
     let (k, d) = (f64::from(units), entries as f64);
     let spread = (k * k + d / 4.0 + k + d.sqrt() / 2.0).sqrt();
     spread.min(k + d.sqrt())
@@ -104,8 +104,7 @@ pub(crate) fn add(
     SCRATCH.with_borrow_mut(|Scratch { rotated, rounded }| {
         rotated.clear();
         rotated.resize(entries, 0.0);
-        let words = (0..params.len().div_ceil(64)).map(|_| signs.next_u64());
-        let signs: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
+        let signs = sign_words(signs, params.len());
         for block in blocks(entries) {
             let present = block.start.min(params.len())..block.end.min(params.len());
             let scale = scale / (block.len() as f64).sqrt();
@@ -117,12 +116,23 @@ pub(crate) fn add(
         round(rotated, rounded_norm(noise.units, entries), private, rounded);
         rotation::add_integers(kernel, rounded, update);
     });
-    let counted = (weight * f64::from(noise.units / WEIGHT_SHARE)).floor() as u64;
+    let counted = counted(noise, weight);
     footer[0] = footer[0].wrapping_add(counted);
     if norm <= clip.get() {
         footer[1] = footer[1].wrapping_add(counted);
     }
     true
+}
+
+/// Returns the weight ω_k in units of the footer.
+pub(crate) fn counted(noise: &Noise, weight: f64) -> u64 {
+    (weight * f64::from(noise.units / WEIGHT_SHARE)).floor() as u64
+}
+
+/// Returns the signs of the rotation, 32 in a word.
+pub(crate) fn sign_words(signs: &mut Stream, params: usize) -> Vec<u32> {
+    let words = (0..params.div_ceil(64)).map(|_| signs.next_u64());
+    words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect()
 }
 
 /// The vectors of one update. A thread keeps them, because an update takes little longer than the
