@@ -280,15 +280,15 @@ fn consent(options: &deltafl_options) -> Consent {
 }
 
 fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, TrainerError> {
+    // A device that forgets its answers would answer a round twice.
+    if options.identity.is_some() && options.state.is_none() {
+        return Err("options.state is NULL: a device with an identity must store its state".into());
+    }
     let (credentials, server) = options.known()?;
     let data = DeviceData::held_by_trainer(&credentials.name, trainer.raw.examples)?;
     let consent = options.consent.clone();
     let state = match &options.state {
         Some(folder) => DeviceState::open(Path::new(folder))?,
-        // A device that forgets its answers would answer a round twice.
-        None if options.identity.is_some() => {
-            return Err("options.state is NULL: a device with an identity must store its state".into());
-        }
         None => DeviceState::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -145,12 +145,12 @@ extern "C" fn no_update(_: *mut c_void, _: *mut f32, _: *const deltafl_plan, _: 
 }
 
 /// Joins a server. Returns the reason why joining failed or why the device ended.
-fn refusal(server: Option<&str>, params: usize) -> String {
-    let server = server.map(|server| CString::new(server).unwrap());
+fn refusal(server: Option<&str>, identity: Option<&str>, params: usize) -> String {
+    let [server, identity] = [server, identity].map(|text| text.map(|text| CString::new(text).unwrap()));
     let name = CString::new(NAMES[0]).unwrap();
     let options = deltafl_options {
         server: server.as_ref().map_or(null(), |server| server.as_ptr()),
-        identity: null(),
+        identity: identity.as_ref().map_or(null(), |identity| identity.as_ptr()),
         name: name.as_ptr(),
         state: null(),
         min_cohort: 0,
@@ -180,13 +180,22 @@ fn refusal(server: Option<&str>, params: usize) -> String {
 #[test]
 fn failures_report_a_reason_truncated_to_fit() {
     let _limit = watchdog::start();
-    assert_eq!(refusal(None, 2), "options.server is NULL");
+    assert_eq!(refusal(None, None, 2), "options.server is NULL");
     let names = NAMES.into_iter();
     let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);
     let (host, _link) = runtime.block_on(Host::start(setup, &roster)).unwrap();
-    assert_eq!(refusal(Some(&host.address().to_string()), 3), "the server trains 2 parameters, this de");
+    assert_eq!(
+        refusal(Some(&host.address().to_string()), None, 3),
+        "the server trains 2 parameters, this de"
+    );
     runtime.block_on(host.shut_down());
+}
+
+#[test]
+fn a_device_with_an_identity_must_store_its_state() {
+    let refused = refusal(Some("127.0.0.1:1"), Some("identity"), 2);
+    assert!(refused.starts_with("options.state is NULL"), "{refused}");
 }

@@ -1,13 +1,12 @@
 //! The owner's agreement.
 
-use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deltafl::params::ParamsId;
 use deltafl::privacy::Rho;
-use deltafl::question::{Ask, Query, Question};
-use deltafl::terms::{TrackSchedule, Weights};
+use deltafl::question::{Ask, Question};
+use deltafl::terms::Weights;
 use deltafl::trainer::Work;
 use deltafl_secagg::Defences;
 use deltafl_secagg::device::DevicePolicy;
@@ -18,11 +17,13 @@ use deltafl_wire::threat::ThreatAssumptions;
 
 mod compute_time;
 mod refusal;
+mod tracks;
 
 pub(crate) use self::compute_time::ComputeTimeBudget;
 use self::compute_time::DAY;
 pub(crate) use self::refusal::TooMuch;
 pub use self::refusal::{NotAllowed, Reason};
+use self::tracks::check_tracks;
 use crate::state::{AnswerBudget, PrivacyLimit};
 
 /// The largest batch of a step that draws its examples. It determines the memory in which a device
@@ -160,20 +161,7 @@ impl Consent {
         if terms.weights == Weights::Bucketed && !self.open && !self.bucketed {
             return Err(TooMuch::Bucketed);
         }
-        let first = question.queries.first().map_or(0, |query| query.track);
-        let several = question.queries.iter().any(|query| query.track != first);
-        if terms.schedule == TrackSchedule::Together || (terms.schedule == TrackSchedule::InTurn && several) {
-            return Err(TooMuch::Together);
-        }
-        for (i, query) in question.queries.iter().enumerate() {
-            let mut before = question.queries[..i].iter().filter(|other| other.track == query.track);
-            let twice = |other: &Query<ParamsId>| {
-                other.params != query.params || discriminant(&other.ask) == discriminant(&query.ask)
-            };
-            if before.any(twice) {
-                return Err(TooMuch::Twice(query.track));
-            }
-        }
+        check_tracks(question)?;
         let (members, active) = (u64::from(question.key.members), active as u64);
         // The server states the members of the cohort. Secure aggregation knows the active ones.
         if active > members {
@@ -281,9 +269,9 @@ impl Consent {
 #[cfg(test)]
 mod tests {
     use deltafl::privacy::{Excess, Noise};
-    use deltafl::question::RoundKey;
+    use deltafl::question::{Query, RoundKey};
     use deltafl::selection::Weighting;
-    use deltafl::terms::{Clip, Terms};
+    use deltafl::terms::{Clip, Terms, TrackSchedule};
     use deltafl::trainer::LocalPlan;
     use deltafl_secagg::graph::GraphRule;
     use deltafl_secagg::mask::MaskSuite;
@@ -478,6 +466,16 @@ mod tests {
             }
         }
         let private = Consent::default();
+        for left_out in 0..3 {
+            let mut some = asked(apart, 100, 3);
+            some.queries.remove(left_out);
+            let refused = terms(&private, &some, 1);
+            assert_eq!(refused, Err(TooMuch::SomeTracks { asked: 2, tracks: 3 }), "{left_out}");
+        }
+        let mut unequal = asked(apart, 100, 3);
+        let Ask::Update { plan, .. } = &mut unequal.queries[2].ask else { panic!("an update") };
+        plan.work = Work::Epochs(2);
+        assert_eq!(terms(&private, &unequal, 1), Err(TooMuch::UnequalWork));
         let many = terms(&private, &asked(apart, 100, 64), 1);
         assert_eq!(many, Err(TooMuch::Divided { members: 100, tracks: 64, least: 10 }));
         let few = Consent { min_cohort: 12, ..Consent::default() };

@@ -14,6 +14,9 @@ pub enum Defence {
     /// The device refuses three kinds of questions: several tracks share it, the weights reveal its
     /// size, or the authority did not sign the run.
     OneTrackPerDevice,
+    /// If tracks divide a cohort, the server does not find out the track of a device before its
+    /// update.
+    SecretTrack,
     /// The numbers of rounds increase across the sessions of an authority.
     OneRoundCounter,
     /// The owner limits the number of answers.
@@ -42,6 +45,7 @@ impl Defence {
     pub const NAMES: &[(&str, Self)] = &[
         ("once-per-round", Self::OncePerRound),
         ("one-track-per-device", Self::OneTrackPerDevice),
+        ("secret-track", Self::SecretTrack),
         ("one-round-counter", Self::OneRoundCounter),
         ("answer-budget", Self::AnswerBudget),
         ("examples-behind-answer", Self::ExamplesBehindAnswer),

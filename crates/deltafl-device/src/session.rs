@@ -1,6 +1,7 @@
 //! One connection of a device, from Hello to its end.
 
 mod connection_cache;
+mod divided;
 mod ended;
 mod newest;
 mod roster;

@@ -15,6 +15,8 @@ mod watchdog;
 
 #[path = "nearly_equal_models/attack.rs"]
 mod attack;
+#[path = "nearly_equal_models/divided.rs"]
+mod divided;
 
 use attack::{Asked, Attack, DEVICES, Owners, update};
 use deltafl::evaluation::Measure;
@@ -165,30 +167,41 @@ async fn another_session_seed_or_run_gets_no_second_answer_to_a_round() {
     assert_eq!(ask_again_under_another_name(Owners::Default, 1).await, None, "the authority signed one run");
 }
 
-/// Asks the cohort about the examples that it holds out, and again without its last device at a
-/// nearly equal model: how many devices are in each sum.
-async fn evaluate_again_without_one(owners: Owners) -> [u64; 2] {
+/// Asks the cohort without its last device about the examples that it holds out, and then another
+/// cohort in the same round. Returns the number of devices that add to each sum.
+async fn evaluate_twice(owners: Owners, units: u32, without: &[u32]) -> (u64, Option<u64>) {
     let mut attack = Attack::start(owners).await;
     let w = attack.model();
     let measures = Measure::of_task(attack.test.model.task());
     let evaluation = |w: Params| vec![Query::new(w, Ask::Evaluation(measures.clone()))];
-    let first = attack.ask(Asked::new(0, evaluation(w.clone()))).await.unwrap();
-    attack.let_the_keys_go().await;
-    let again = Asked::new(0, evaluation(moved(&w, 1))).without(DEVICES - 1);
-    let second = attack.ask(again).await.unwrap();
-    assert_eq!(second[0].answered, u64::from(DEVICES) - 1, "all others take part in the sum");
-    attack.stop().await;
     // Each device adds one to a place of each measure.
-    [first, second].map(|sums| sums[0].values[..measures[0].places()].iter().sum())
+    let devices = |sums: Vec<CohortSum>| sums[0].values[..measures[0].places()].iter().sum();
+    let first = attack.ask(Asked::new(0, evaluation(w.clone())).without(DEVICES - 1)).await.unwrap();
+    attack.let_the_keys_go().await;
+    let again = Asked { without: without.to_vec(), ..Asked::new(0, evaluation(moved(&w, units))) };
+    let second = attack.ask(again).await;
+    attack.stop().await;
+    (devices(first), second.map(devices))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn evaluations_at_nearly_equal_models_do_not_tell_the_bins_of_one_device() {
     let _limit = watchdog::start();
-    let [whole, others] = evaluate_again_without_one(Owners::Undefended).await;
-    assert_eq!((whole, others), (u64::from(DEVICES), u64::from(DEVICES) - 1));
-    let [whole, others] = evaluate_again_without_one(Owners::Default).await;
-    assert_eq!((whole, others), (u64::from(DEVICES), 0), "nobody adds to the second sum");
+    let others = u64::from(DEVICES) - 1;
+    let without = [0, DEVICES - 1];
+    assert_eq!(evaluate_twice(Owners::Undefended, 1, &without).await, (others, Some(others - 1)));
+    assert_eq!(evaluate_twice(Owners::Default, 1, &without).await, (others, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_is_not_evaluated_alone_among_devices_that_have_answered() {
+    let _limit = watchdog::start();
+    let others = u64::from(DEVICES) - 1;
+    for units in [0, 1] {
+        assert_eq!(evaluate_twice(Owners::Undefended, units, &[]).await, (others, Some(others + 1)));
+        // If devices that have answered added zeros, the sum would be the answer of one device.
+        assert_eq!(evaluate_twice(Owners::Default, units, &[]).await, (others, None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

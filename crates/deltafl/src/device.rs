@@ -118,8 +118,9 @@ pub struct Member<'a> {
     pub randomness: UpdateRandomness,
     /// The held-out examples; `None` if there are none or if they are not evaluated.
     pub held_out: Option<HeldOut<'a>>,
-    /// Whether the device trains although it is outside of the tail, and discards the update. The
-    /// time of its answer then does not reveal its membership.
+    /// Whether the device trains although it is outside of the tail, and computes losses and
+    /// evaluations of tracks for which it does not answer. It discards the results. The time of its
+    /// answer then reveals neither its membership nor its track.
     pub trains_always: bool,
 }
 
@@ -172,6 +173,7 @@ impl Member<'_> {
                 noise.add_all_parts(first, query.number(), &mut values[start..]);
             }
             if !is_answered(i, query) {
+                self.work_for_nothing(query, losses, worker)?;
                 if let Some(noise) = &query.noise {
                     noise.add_to(&mut values[start..], &mut self.noise_stream(key, query));
                 }
@@ -184,6 +186,24 @@ impl Member<'_> {
             self.answer(key, query, loss, worker, &mut own[i], &mut values[start..])?;
         }
         Ok(values)
+    }
+
+    /// Computes the loss or the evaluation of a query that the device does not answer, if it works
+    /// in any case, and discards the result. The time of its answer then does not reveal the track
+    /// that it serves. Devices train for one track only, because all tracks ask for the same work.
+    fn work_for_nothing(
+        &self,
+        query: &Query,
+        losses: &mut LossCache<ParamsId, f64>,
+        worker: &mut dyn Worker,
+    ) -> Result<(), TrainerError> {
+        if self.trains_always && query.needs_loss() {
+            self.cached_loss(&query.params, losses, worker)?;
+        }
+        if let (true, Ask::Evaluation(_), Some(held_out)) = (self.trains_always, &query.ask, self.held_out) {
+            score(&held_out.examples, &query.params, worker)?;
+        }
+        Ok(())
     }
 
     /// Returns the key of the removable noise in the answers to a question.

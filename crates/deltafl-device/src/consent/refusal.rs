@@ -89,6 +89,10 @@ pub(crate) enum TooMuch {
     Together,
     #[error("a question that asks track {0} the same thing twice, or at several params")]
     Twice(u32),
+    #[error("a question for updates of {asked} of {tracks} tracks among which the cohort is divided")]
+    SomeTracks { asked: u64, tracks: u64 },
+    #[error("a question for updates with different work for the tracks among which the cohort is divided")]
+    UnequalWork,
     #[error("a question of run {run}, where the authority has signed {runs}")]
     UnsignedRun { run: u64, runs: u64 },
     #[error("a question for {members} devices that {active} devices answer")]

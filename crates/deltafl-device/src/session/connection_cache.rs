@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use deltafl_wire::MAX_QUERIES;
 
+use super::divided::DividedRound;
 use crate::answer::DeviceLosses;
 use crate::cache::BlobCache;
 use crate::consent::ComputeTimeBudget;
@@ -16,6 +17,8 @@ pub(crate) struct ConnectionCache {
     pub(super) partial: PartialBlob,
     pub(super) ledger: ComputeTimeBudget,
     pub(super) losses: DeviceLosses,
+    /// The last round whose cohort was divided among tracks.
+    pub(super) divided: Option<DividedRound>,
     /// The hashes of the parameters fetched last. Each device of a shared cache fetches for itself.
     fetched: VecDeque<blake3::Hash>,
     pub(super) welcomed: bool,

@@ -24,6 +24,7 @@ use deltafl_wire::{BlobId, MAX_QUERIES, fragments, malformed, params_blob_from_i
 use rand_core::SeedableRng;
 use tokio::time::Instant;
 
+use super::divided::DividedRound;
 use super::{PENDING, Session, SessionError};
 use crate::answer::{AnswerTask, Answering};
 use crate::consent::Reason;
@@ -42,6 +43,10 @@ impl Session<'_> {
         }
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let active = match &message.body {
+            ServerBody::OpenSlot { active, .. } => active.clone(),
+            _ => DeviceSet::default(),
+        };
         let shown = drawn(protocol, &message.body)
             .or_else(|| transcript_event(protocol.params(), &message.body, self.question.as_ref()));
         if let Err(abort) = protocol.handle(now, message) {
@@ -55,7 +60,7 @@ impl Session<'_> {
         }
         while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
-                DeviceEvent::InputWanted(request) => self.answer(request.active).await?,
+                DeviceEvent::InputWanted(_) => self.answer(&active).await?,
                 DeviceEvent::RoundDone => {
                     self.speak().await?;
                     self.protocol = None;
@@ -114,15 +119,15 @@ impl Session<'_> {
         Ok(self.device.state.record(event)?)
     }
 
-    /// Computes and submits the answer to the current question, among `active` devices.
-    async fn answer(&mut self, active: usize) -> Result<(), SessionError> {
+    /// Computes and submits the answer to the current question, among the active devices.
+    async fn answer(&mut self, active: &DeviceSet) -> Result<(), SessionError> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.example_count(self.data.device);
         let (consent, runs) = (&self.device.consent, self.roster.roster.runs());
         let terms = match self.device.defences.has(Defence::OneTrackPerDevice) {
-            true => consent.allows_terms(&question, runs, active),
+            true => consent.allows_terms(&question, runs, active.len()),
             false => Ok(()),
         };
         let detail = match self.device.defences.has(Defence::ExamplesBehindAnswer) {
@@ -137,11 +142,11 @@ impl Session<'_> {
             return self.refuse(protocol, &spent, Reason::Policy).await;
         }
         let authority = self.device.credentials.authority;
-        let cost = self.device.consent.cost(&question, protocol.params(), active);
+        let cost = self.device.consent.cost(&question, protocol.params(), active.len());
         if let Err(exhausted) = self.check_privacy(cost) {
             return self.refuse(protocol, &exhausted, Reason::Policy).await;
         }
-        let answering = match self.claim(&question)? {
+        let answering = match self.claim(&question, active)? {
             Ok(answering) => answering,
             Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
         };
@@ -229,18 +234,19 @@ impl Session<'_> {
     }
 
     /// Records in the ledger the answers that the device is about to give, and returns the
-    /// corresponding queries. Evaluation queries are skipped if the owner did not agree or if the
-    /// device has already answered one in this round. Training does not depend on them.
+    /// corresponding queries. Evaluation queries are skipped if the owner did not agree.
+    ///
+    /// A device that cannot answer a query refuses the whole sum. If it added zeros instead, a
+    /// server could ask one device among others that have answered before, and would read it alone.
     fn claim(
         &mut self,
         question: &Question<ParamsId>,
+        active: &DeviceSet,
     ) -> Result<Result<Answering, AnswerRefused>, SessionError> {
         let (consent, terms) = (&self.device.consent, question.key.terms);
-        let held_out = |query: &Query<ParamsId>| matches!(query.ask, Ask::Evaluation(_));
-        let mut silent = Vec::new();
-        if !consent.evaluate {
-            silent.extend((0..question.queries.len()).filter(|&i| held_out(&question.queries[i])));
-        }
+        let is_silent =
+            |query: &Query<ParamsId>| matches!(query.ask, Ask::Evaluation(_)) && !consent.evaluate;
+        let silent = (0..question.queries.len()).filter(|&i| is_silent(&question.queries[i])).collect();
         if !self.device.defences.has(Defence::OncePerRound) {
             return Ok(Ok(Answering { track: None, silent }));
         }
@@ -250,11 +256,22 @@ impl Session<'_> {
             round: question.key.round,
             rounds_between: consent.rounds_between,
         };
+        let known = self.device.state.track(&key);
+        let divided = match terms.divided_among() > 1 && self.device.defences.has(Defence::SecretTrack) {
+            true => {
+                let (before, roster) = (self.memory.divided.as_ref(), self.roster.hash);
+                match DividedRound::after(before, known.is_some(), question, roster, active) {
+                    Ok(divided) => Some(divided),
+                    Err(refused) => return Ok(Err(refused)),
+                }
+            }
+            false => None,
+        };
         let track = match terms.schedule {
             TrackSchedule::Apart if consent.reproducible => {
                 question.key.assigned_track(stream_key(self.data.name())).unwrap_or_default()
             }
-            TrackSchedule::Apart => match self.device.state.track(&key) {
+            TrackSchedule::Apart => match known {
                 Some(track) => track,
                 None => Stream::from_key(*self.device.random()?).below(terms.divided_among()) as u32,
             },
@@ -262,21 +279,22 @@ impl Session<'_> {
                 question.queries.first().map_or(0, |query| query.track)
             }
         };
-        let of_track = || question.queries.iter().enumerate().filter(|(_, query)| query.track == track);
-        let params = of_track().next().map(|(_, query)| query.params.hash);
-        let divided_among = terms.divided_among() as u32;
-        let served = ServedTrack { divided_among, track, params };
-        let training: Vec<Claim> = of_track().filter_map(|(_, query)| claim_of(&query.ask)).collect();
-        let state = &mut self.device.state;
-        if let Err(answered) = state.claim(&key, served, &training)? {
+        let of_track = || question.queries.iter().filter(|query| query.track == track);
+        let params = of_track().next().map(|query| query.params.hash);
+        let served = ServedTrack { divided_among: terms.divided_among() as u32, track, params };
+        let mut claims: Vec<Claim> = Vec::new();
+        for query in question.queries.iter().filter(|query| !is_silent(query)) {
+            let claim = claim_of(&query.ask);
+            // The claims of a divided round do not depend on the secret track.
+            if (divided.is_some() || query.track == track) && !claims.contains(&claim) {
+                claims.push(claim);
+            }
+        }
+        if let Err(answered) = self.device.state.claim(&key, served, &claims)? {
             return Ok(Err(answered));
         }
-        for (i, _) in of_track().filter(|(i, query)| held_out(query) && !silent.contains(i)) {
-            if let Err(answered) = state.claim(&key, served, &[Claim::Evaluation])? {
-                tracing::debug!(%answered, "skipped an evaluation");
-                silent.push(i);
-                break;
-            }
+        if divided.is_some() {
+            self.memory.divided = divided;
         }
         Ok(Ok(Answering { track: Some(track), silent }))
     }
@@ -455,12 +473,12 @@ fn transcript_event(
     }
 }
 
-/// Returns the claim that answering a query makes, or `None` for queries about held-out examples.
-fn claim_of(ask: &Ask) -> Option<Claim> {
+/// Returns the claim that answering a query makes.
+fn claim_of(ask: &Ask) -> Claim {
     match ask {
-        Ask::Update { .. } => Some(Claim::Update),
-        Ask::Quantile(_) => Some(Claim::Losses),
-        Ask::Evaluation(_) => None,
+        Ask::Update { .. } => Claim::Update,
+        Ask::Quantile(_) => Claim::Losses,
+        Ask::Evaluation(_) => Claim::Evaluation,
     }
 }
 

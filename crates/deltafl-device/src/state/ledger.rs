@@ -123,6 +123,10 @@ pub(crate) enum AnswerRefused {
     Losses(u64),
     #[error("this device has answered about the examples that it holds out in round {0} already")]
     Evaluation(u64),
+    #[error("round {0} is divided among tracks, and this device has answered in it among other devices")]
+    OtherMembers(u64),
+    #[error("round {0} is divided among tracks, and this device does not remember its earlier questions")]
+    Forgotten(u64),
 }
 
 /// The notes of a device, on disk or in memory.

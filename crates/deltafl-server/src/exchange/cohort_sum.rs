@@ -128,6 +128,15 @@ impl NetworkExchange {
         Ok(sums)
     }
 
+    /// Ends the current keys, so that the next question goes to another cohort, for tests of
+    /// attacks.
+    #[cfg(feature = "test-util")]
+    pub fn end_setup(&mut self) {
+        if let Some(current) = self.current.take() {
+            current.protocol.end(&self.link);
+        }
+    }
+
     /// Returns keys with a free slot, from the current round or from a new set-up.
     fn ready(&mut self, round: &Round<'_>) -> Result<Current, CohortFailure> {
         let key = (round.seed, round.index);

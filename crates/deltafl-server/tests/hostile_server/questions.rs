@@ -14,7 +14,8 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::stream::Stream;
-use deltafl::terms::Terms;
+use deltafl::superquantile::private::{Bins, QuantileQuery};
+use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Defence, Defences, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust};
@@ -215,15 +216,17 @@ async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
     server.stop().await;
 }
 
-/// Counts the updates that devices compute.
+/// Counts the updates that devices compute, and their passes over blocks of examples.
 struct CountingTrainer {
     trainer: Arc<dyn LocalTrainer>,
     updates: AtomicUsize,
+    scores: AtomicUsize,
 }
 
 struct CountingWorker<'a> {
     worker: Box<dyn Worker + 'a>,
     updates: &'a AtomicUsize,
+    scores: &'a AtomicUsize,
 }
 
 impl LocalTrainer for CountingTrainer {
@@ -236,7 +239,8 @@ impl LocalTrainer for CountingTrainer {
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
-        Box::new(CountingWorker { worker: self.trainer.worker(), updates: &self.updates })
+        let (updates, scores) = (&self.updates, &self.scores);
+        Box::new(CountingWorker { worker: self.trainer.worker(), updates, scores })
     }
 }
 
@@ -246,6 +250,7 @@ impl Worker for CountingWorker<'_> {
     }
 
     fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
+        self.scores.fetch_add(1, Ordering::Relaxed);
         self.worker.score(examples, block)
     }
 
@@ -260,12 +265,15 @@ impl Worker for CountingWorker<'_> {
     }
 }
 
-/// Asks ten devices for their updates above a loss that none of them has. Returns the size of the
-/// tail and the number of devices that train.
-async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
+/// Asks ten devices. Returns the sum of all entries of the sum, and the trainer of the devices.
+async fn ask_counting(defences: Defences, terms: Terms, ask: Ask) -> (u64, Arc<CountingTrainer>) {
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let trainer = Arc::new(CountingTrainer { trainer: test.trainer(), updates: AtomicUsize::new(0) });
+    let trainer = Arc::new(CountingTrainer {
+        trainer: test.trainer(),
+        updates: AtomicUsize::new(0),
+        scores: AtomicUsize::new(0),
+    });
     let devices: Vec<JoinHandle<()>> = test
         .devices()
         .into_iter()
@@ -278,16 +286,13 @@ async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
         })
         .collect();
     let mut exchange = host.exchange(Rules { cohort: 10, ..test.rules() }, never());
-    let whole = test.experiment.plan();
-    let plan = whole.local().plan(0, &whole.tracks()[0]);
     let params = Params::from(vec![0.0; test.model.num_params()]);
     let summed = tokio::task::spawn_blocking(move || {
         exchange.reachable().unwrap();
         let cohort: Vec<CohortMember> = (0..10)
             .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
-        let ask = Ask::Update { weighting: Weighting::tail(1e9), plan };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms, own: &[] };
         let sums = exchange.secure_sum(&round, &[Query::new(params, ask)]).unwrap();
         assert_eq!(sums[0].answered, 10);
         sums[0].values.iter().sum()
@@ -295,7 +300,28 @@ async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
     let sum = summed.await.unwrap();
     host.shut_down().await;
     devices.iter().for_each(JoinHandle::abort);
+    (sum, trainer)
+}
+
+/// Asks ten devices for their updates above a loss that none of them has. Returns the size of the
+/// tail and the number of devices that train.
+async fn ask_outside_of_the_tail(defences: Defences) -> (u64, usize) {
+    let test = TestFederation::new(EXPERIMENT);
+    let whole = test.experiment.plan();
+    let plan = whole.local().plan(0, &whole.tracks()[0]);
+    let ask = Ask::Update { weighting: Weighting::tail(1e9), plan };
+    let (sum, trainer) = ask_counting(defences, Terms::PRIVATE, ask).await;
     (sum, trainer.updates.load(Ordering::Relaxed))
+}
+
+/// Asks ten devices for the losses of one of ten tracks among which they are divided. Returns the
+/// number of devices that serve the track, and the number of devices that compute their loss.
+async fn ask_one_of_ten_tracks(defences: Defences) -> (u64, usize) {
+    let bins = Bins::new(0.0, 8.0, 2).unwrap();
+    let terms = Terms { schedule: TrackSchedule::Apart, tracks: 10, ..Terms::PRIVATE };
+    let ask = Ask::Quantile(QuantileQuery::Histogram(bins));
+    let (sum, trainer) = ask_counting(defences, terms, ask).await;
+    (sum, trainer.scores.load(Ordering::Relaxed))
 }
 
 /// A device outside of the tail that does not train answers early, and the server learns that its
@@ -305,4 +331,16 @@ async fn the_work_of_a_device_does_not_depend_on_its_loss() {
     let _limit = watchdog::start();
     assert_eq!(ask_outside_of_the_tail(Defences::default().without(Defence::EqualWork)).await, (0, 0));
     assert_eq!(ask_outside_of_the_tail(Defences::default()).await, (0, 10));
+}
+
+/// A device of another track that does not compute its loss answers early, and the server learns
+/// that it does not serve the track.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_work_of_a_device_does_not_depend_on_its_track() {
+    let _limit = watchdog::start();
+    let undefended = Defences::default().without(Defence::EqualWork);
+    let (devices, computed) = ask_one_of_ten_tracks(undefended).await;
+    assert!(devices < 10 && computed == devices as usize, "{computed} of {devices}");
+    let (devices, computed) = ask_one_of_ten_tracks(Defences::default()).await;
+    assert!(devices < 10 && computed == 10, "{computed}");
 }

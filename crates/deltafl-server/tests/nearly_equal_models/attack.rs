@@ -89,11 +89,6 @@ impl Attack {
     }
 
     pub(super) async fn start_exactly(owners: Owners, consent: Consent) -> Self {
-        let test = TestFederation::new(EXPERIMENT);
-        assert_eq!(test.devices().len(), DEVICES as usize);
-        let mut host = test.host().await;
-        let exchange = Some(host.exchange(test.rules(), never()));
-        let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
         let undefended = owners == Owners::Undefended;
         let consent = Consent { reproducible: undefended, ..consent };
         let defences = match owners {
@@ -103,6 +98,20 @@ impl Attack {
                 attacked.into_iter().fold(Defences::default(), Defences::without)
             }
         };
+        Self::start_devices(defences, consent).await
+    }
+
+    /// Starts devices with these defences, which give the gradient of one example.
+    pub(super) async fn start_without(defences: Defences, consent: Consent) -> Self {
+        Self::start_devices(defences, Consent { min_batch: 1, min_examples: 1, ..consent }).await
+    }
+
+    async fn start_devices(defences: Defences, consent: Consent) -> Self {
+        let test = TestFederation::new(EXPERIMENT);
+        assert_eq!(test.devices().len(), DEVICES as usize);
+        let mut host = test.host().await;
+        let exchange = Some(host.exchange(test.rules(), never()));
+        let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
         let device = |k| {
             let server = ServerEndpoint { address: host.address().to_string(), trust: ServerTrust::Loopback };
             let device = Device::new(server, test.credentials(k), consent.clone())
@@ -213,6 +222,11 @@ impl Attack {
     pub(super) async fn let_the_keys_go(&mut self) {
         let asked = Asked::new(1000, vec![update(self.model(), Weighting::everyone())]);
         self.ask(asked).await.unwrap();
+    }
+
+    /// Ends the current keys, so that the next question goes to another cohort.
+    pub(super) fn end_setup(&mut self) {
+        self.exchange.as_mut().unwrap().end_setup();
     }
 
     pub(super) async fn stop(mut self) {
