@@ -216,17 +216,17 @@ async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
     server.stop().await;
 }
 
-/// Counts the updates that devices compute, and their passes over blocks of examples.
+/// Counts the updates that devices compute, and their forward passes.
 struct CountingTrainer {
     trainer: Arc<dyn LocalTrainer>,
     updates: AtomicUsize,
-    scores: AtomicUsize,
+    passes: AtomicUsize,
 }
 
 struct CountingWorker<'a> {
     worker: Box<dyn Worker + 'a>,
     updates: &'a AtomicUsize,
-    scores: &'a AtomicUsize,
+    passes: &'a AtomicUsize,
 }
 
 impl LocalTrainer for CountingTrainer {
@@ -239,18 +239,18 @@ impl LocalTrainer for CountingTrainer {
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
-        let (updates, scores) = (&self.updates, &self.scores);
-        Box::new(CountingWorker { worker: self.trainer.worker(), updates, scores })
+        let (updates, passes) = (&self.updates, &self.passes);
+        Box::new(CountingWorker { worker: self.trainer.worker(), updates, passes })
     }
 }
 
 impl Worker for CountingWorker<'_> {
     fn load(&mut self, params: &[f32]) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
         self.worker.load(params);
     }
 
     fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
-        self.scores.fetch_add(1, Ordering::Relaxed);
         self.worker.score(examples, block)
     }
 
@@ -272,7 +272,7 @@ async fn ask_counting(defences: Defences, terms: Terms, ask: Ask) -> (u64, Arc<C
     let trainer = Arc::new(CountingTrainer {
         trainer: test.trainer(),
         updates: AtomicUsize::new(0),
-        scores: AtomicUsize::new(0),
+        passes: AtomicUsize::new(0),
     });
     let devices: Vec<JoinHandle<()>> = test
         .devices()
@@ -321,7 +321,7 @@ async fn ask_one_of_ten_tracks(defences: Defences) -> (u64, usize) {
     let terms = Terms { schedule: TrackSchedule::Apart, tracks: 10, ..Terms::PRIVATE };
     let ask = Ask::Quantile(QuantileQuery::Histogram(bins));
     let (sum, trainer) = ask_counting(defences, terms, ask).await;
-    (sum, trainer.scores.load(Ordering::Relaxed))
+    (sum, trainer.passes.load(Ordering::Relaxed))
 }
 
 /// A device outside of the tail that does not train answers early, and the server learns that its
