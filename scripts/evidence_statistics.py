@@ -81,9 +81,13 @@ def of_losses(losses, examples):
 
 
 def figures(arrays, i, track, rounds):
-    """Returns the figures of a track of a point. `avg_…` is averaged over the second half of the rounds."""
+    """Returns the figures of a track of a point.
+
+    `avg_…` is averaged over the second half of the rounds, from one tenth of the rounds to the next.
+    """
     examples = arrays[f"{i}_test_examples"]
-    later = [wrong for wrong, t in zip(arrays[f"{i}_wrong"][track], rounds) if 2 * t >= rounds[-1]]
+    last = rounds[-1]
+    later = [wrong for wrong, t in zip(arrays[f"{i}_wrong"][track], rounds) if 2 * t >= last and 10 * t % last == 0]
     each = [of_errors([w / n for w, n in zip(wrong, examples)], examples) for wrong in later]
     averaged = {f"avg_{name}": statistics.fmean(e[name] for e in each) for name in ["mean", "p90", "std", "worst_tenth"]}
     return each[-1] | averaged | of_losses(arrays[f"{i}_loss"][track], arrays[f"{i}_train_examples"])
