@@ -220,6 +220,8 @@ def contrasts(pairs, cohorts):
                 group = json.dumps({"cohort": int(level * cohorts[pair])})
                 track = f"Δ-FL θ={level}"
                 found[f"{pair}: {track} − FedAvg at its cost"] = ((*base, track), (f"{pair}-same-cost", group, "FedAvg"))
+        others = ((f"{pair}-{kind}-others", "{}", "FedAvg") for kind in ["uniform", "exact"])
+        found[f"{pair}: FedAvg, uniform − exact, splits 6–10"] = tuple(others)
         uniform = (f"{pair}-uniform", "{}", "FedAvg")
         found[f"{pair}: FedAvg, uniform − Δ-FL θ=0.5, exact"] = (uniform, (*base, "Δ-FL θ=0.5"))
         for track in ["FedAvg", "Δ-FL θ=0.5"]:

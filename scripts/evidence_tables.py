@@ -124,6 +124,17 @@ def last_verdicts_table(found):
     return verdicts_table(found, "p90")
 
 
+def other_splits_table(found):
+    """Formats the differences in p90 of Sent140 linear on splits 1 to 5 and on splits 6 to 10."""
+    text = row("setting", "splits", "FedAvg", *TRACKS.values()) + "|---" * 6 + "|\n"
+    for kind, name in KINDS.items():
+        for suffix, splits in [("", "1–5"), ("-others", "6–10")]:
+            if setting := found["settings"].get(f"sent140-linear-{kind}{suffix}", {}).get("{}"):
+                cells = [difference(setting["differences"][track]["avg_p90"]) for track in TRACKS]
+                text += row(name, splits, f"{100 * setting['tracks']['FedAvg']['avg_p90']['mean']:.2f}", *cells)
+    return text
+
+
 def last_round_table(found):
     """Formats figures after the last round beside those of the paper."""
     text = row("pair", "track", "p90", "± splits", "± seeds", "paper", "mean", "± splits", "± seeds", "paper") + "|---" * 10 + "|\n"
