@@ -131,7 +131,6 @@ __device__ void slab_forward(const Wave& wave) {
   const float* filters = device.w + L::FILTERS;
   float* z = device.arena + L::Z;
   u8* winners = (u8*)(device.arena + L::WINNERS);
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   // If POOL = 2, the four pixels of a cell are adjacent rows.
   const auto base = [&](int row) {
     int example, m;
@@ -142,27 +141,12 @@ __device__ void slab_forward(const Wave& wave) {
     return (example * L::C * Slab::TALL + y * L::STRIDE) * Slab::WIDE + x_ * L::STRIDE;
   };
   Product_::run(slab, memory, blockIdx.x % Product_::TILES_N * Product_::BN, base, [&](int k, int n) { return filters + n * K + k; }, [&](int row, int column, const float (&sums)[4]) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      float most = sums[e];
-      int winner = g & 3;
-      if (L::POOL == 2)
-#pragma unroll
-        for (int k = 1; k < 3; k++) { // the four of a cell are in lanes 4 and 8 apart; the first of equal ones wins
-          const float other = __shfl_xor_sync(ALL, most, 4 * k);
-          const int theirs = __shfl_xor_sync(ALL, winner, 4 * k);
-          if (other > most || (other == most && theirs < winner)) most = other, winner = theirs;
-        }
-      int example, m;
-      const int n = column + 2 * t + (e & 1);
-      if (rows.decode(row + g + (e >> 1) * 8, example, m) && n < L::O && (L::POOL == 1 || (g & 3) == 0)) {
-        const float v = most + (L::BIAS >= 0 ? __ldg(device.w + L::BIAS + n) : 0.f);
-        const int at = ((rows.first_example + example) * L::O + n) * CELLS + m / (L::POOL * L::POOL);
-        const bool flat = L::RELU && !(v > 0.f) && v == v;
-        z[at] = flat ? 0.f : v;
-        if (L::POOL == 2 && TRAINS) winners[at] = L::RELU && !(v > 0.f) ? 255 : winner;
-      }
-    }
+    each_output<L::POOL>(row, column, sums, [&](int m, int n, float v, int winner) {
+      int example, position;
+      if (!rows.decode(m, example, position) || n >= L::O) return;
+      if (L::BIAS >= 0) v += __ldg(device.w + L::BIAS + n);
+      store_cell<L>(z, winners, ((rows.first_example + example) * L::O + n) * CELLS + position / (L::POOL * L::POOL), v, winner);
+    });
   });
 }
 
