@@ -16,9 +16,10 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 17] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
+    ("groups.cuh", include_str!("kernels/groups.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
     ("general/wave.cuh", include_str!("kernels/general/wave.cuh")),
     ("general/product.cuh", include_str!("kernels/general/product.cuh")),

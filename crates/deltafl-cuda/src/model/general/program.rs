@@ -292,7 +292,8 @@ impl Builder {
 
     fn finish(self, network: &Network, labels: usize) -> Program {
         let window = if let NetworkInput::Text { len } = network.input { len } else { 0 };
-        let mut text = String::from("#include \"common.cuh\"\n#include \"split.cuh\"\n");
+        let mut text =
+            String::from("#include \"common.cuh\"\n#include \"split.cuh\"\n#include \"groups.cuh\"\n");
         if self.clusters {
             text += "#include \"cluster.cuh\"\n";
         }
