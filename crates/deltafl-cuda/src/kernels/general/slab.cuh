@@ -59,6 +59,7 @@ struct SlabProduct {
       const float* right = memory + stage * STAGE + (wn + g) * PITCH + t;
 #pragma unroll
       for (int k = 0; k < DEPTH; k += 8) {
+        if (K % DEPTH && k0 + k >= K) break;
         const int2 at = *(const int2*)(offsets + k0 + k + 2 * t);
         u32 bh[P::NT][2], bl[P::NT][2];
 #pragma unroll
@@ -105,6 +106,14 @@ struct InputSlab {
   static constexpr int TALL = L::H + 2 * L::PAD, WIDE = L::W + 2 * L::PAD, MAP = TALL * WIDE;
   template <int EXAMPLES_, int THREADS>
   static __device__ void fill(float* slab, const float* x, int first) {
+    constexpr int LEN = L::C * MAP;
+    if (!L::PAD && LEN % 4 == 0) {
+      for (int i = threadIdx.x; i < EXAMPLES_ * LEN / 4; i += THREADS) {
+        const bool inside = first + 4 * i / LEN < BATCH;
+        copy_async_or_zero<4>(shared_address(slab + 4 * i), inside ? x + (size_t)first * LEN + 4 * i : nullptr, x);
+      }
+      return;
+    }
     for (int i = threadIdx.x; i < EXAMPLES_ * L::C * MAP; i += THREADS) {
       const int map = i / MAP, y = i % MAP / WIDE - L::PAD, x_ = i % WIDE - L::PAD;
       const bool inside = first + map / L::C < BATCH && (!L::PAD || (y >= 0 && y < L::H && x_ >= 0 && x_ < L::W));
@@ -252,14 +261,15 @@ __device__ void slab_gradient(const Wave& wave) {
     }
     commit_copies();
     constexpr int LINE_CELLS = P::LINES / L::POOL * L::QW;
+#pragma unroll 4
     for (int i = tid; i < BM * LINE_CELLS; i += THREADS) {
       const int o = m0 + i / LINE_CELLS, y = i % LINE_CELLS / L::QW, x_ = i % L::QW, row = line / L::POOL + y;
       float slope = 0.f;
       int winner = 0;
       if (o < L::O && row < L::QH) {
         const int at = (example * L::O + o) * CELLS + row * L::QW + x_;
-        slope = dz[at];
-        if (L::POOL == 2) winner = winners[at];
+        slope = __ldg(dz + at);
+        if (L::POOL == 2) winner = __ldg(winners + at);
       }
       float* to = left + (o - m0) * PITCH;
       if (L::POOL == 1) to[y * WIDTH + x_] = slope;

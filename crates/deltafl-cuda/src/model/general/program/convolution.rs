@@ -12,8 +12,9 @@ pub(super) const FEW_BLOCKS: usize = 8;
 /// Bytes of shared memory of a block, of which two fit on a multiprocessor of compute capability 9.0,
 /// and of a block of every supported GPU.
 const SLAB_BYTES: [usize; 2] = [110 * 1024, 80 * 1024];
-/// The most positions in a piece of a gradient's sum.
-const PIECE: usize = 128;
+/// The most positions in a piece of a gradient's sum: the first number for which it fits. Short
+/// pieces wait for memory more often.
+const PIECES: [usize; 2] = [448, 128];
 /// The most tiles of a warp, whose sums are in registers.
 const MOST_TILES: usize = 16;
 /// The warps of a block along the rows and the columns.
@@ -152,17 +153,23 @@ impl Slabs {
             (true, _, Some(fold)) => Some(SlopesPlan::Fold(fold)),
             (true, _, None) => return None,
         };
-        let (gradient, lines, splits) = Self::gradient(convolution, batch, memory)?;
+        let (gradient, lines, splits) =
+            PIECES.into_iter().find_map(|most| Self::gradient(convolution, batch, most, memory))?;
         Some(Self { forward, backward, gradient, lines, splits })
     }
 
-    /// Returns the tiles, lines and splits of the gradient.
-    fn gradient(convolution: &Convolution, batch: usize, memory: usize) -> Option<(Tiles, usize, usize)> {
+    /// Returns the tiles, lines and splits of the gradient, with pieces of at most `piece` positions.
+    fn gradient(
+        convolution: &Convolution,
+        batch: usize,
+        piece: usize,
+        memory: usize,
+    ) -> Option<(Tiles, usize, usize)> {
         let ([channels, _, width], [filters, rows, columns]) = (convolution.input, convolution.output());
         let (side, pool) = (convolution.side, if convolution.pool { 2 } else { 1 });
         let (taps, tall, wide) = (side * side, pool * rows, pool * columns);
         // Equal pieces of at most so many positions.
-        let most = (PIECE / (pool * wide)).max(1) * pool;
+        let most = (piece / (pool * wide)).max(1) * pool;
         let pieces = tall.div_ceil(most);
         let lines = tall.div_ceil(pieces).next_multiple_of(pool);
         let pieces = tall.div_ceil(lines);
