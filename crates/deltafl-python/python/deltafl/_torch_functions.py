@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["batched", "has_kernels", "kernels", "per_device", "uses_tf32"]
+__all__ = ["batched", "has_kernels", "kernels", "per_device", "precision_of", "uses_tf32"]
 
 
 def kernels() -> Any:
@@ -35,6 +35,11 @@ def uses_tf32(settings: Any) -> bool:
         # PyTorch 2.9 and later advise another interface, which older versions do not have.
         warnings.simplefilter("ignore")
         return bool(settings.allow_tf32)
+
+
+def precision_of(settings: Any) -> str:
+    """Returns the precision of products in a kernel: TF32 if PyTorch may use it."""
+    return "tf32" if uses_tf32(settings) else "tf32x3"
 
 
 def batched(values: Sequence[Any], axes: Sequence[int | None], devices: int) -> list[Any]:
