@@ -30,6 +30,9 @@ Tensors = dict[str, Any]
 
 _LOG = logging.getLogger("deltafl.torch")
 
+#: The number of params that are sent at once.
+_SENT_AT_ONCE = 1 << 20
+
 
 class StepSize(NamedTuple):
     """The sizes of the tensors of a step."""
@@ -168,9 +171,12 @@ class Step:
         """Sends the inputs of a call. Returns the rows and the sizes of the batches of all steps."""
         # Numpy's methods have no types.
         u: Any = updates
-        for row, vector in zip(self._host_start, u.params):
-            copied(vector, row)
-        self.start.copy_(self._host_start, non_blocking=True)
+        for place, row, vector in zip(self.start, self._host_start, u.params):
+            # The GPU receives a part while the next one is copied on the host.
+            for first in range(0, len(vector), _SENT_AT_ONCE):
+                part = slice(first, first + _SENT_AT_ONCE)
+                copied(vector[part], row[part])
+                place[part].copy_(row[part], non_blocking=True)
         head: Any = self._host_head.numpy()
         rows, width = len(u.devices), self.size.devices
         head[:] = 0
