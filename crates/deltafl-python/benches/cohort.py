@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import tempfile
 import time
@@ -274,6 +275,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--parts", action="store_true")
     chosen = parser.parse_args()
+    logging.basicConfig()
+    logging.getLogger("deltafl.torch").setLevel(logging.INFO)
     options = {"tf32": chosen.tf32, "compile": "inductor" if chosen.inductor else "auto"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

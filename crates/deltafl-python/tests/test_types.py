@@ -21,7 +21,7 @@ import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
 #: The modules with optional dependencies, which a checker needs.
-OPTIONAL = {"flower": "flwr", "torch": "torch"}
+OPTIONAL = {"flower": "flwr", "jax": "jax", "torch": "torch"}
 OPTIONAL |= {
     path.stem: "triton" if path.stem.endswith("_kernels") else "torch" for path in PACKAGE.glob("_torch_*.py")
 }
