@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from ._torch_functions import precision_of
+from ._torch_product_kernels import add_product
 
 __all__ = ["dense_step", "multiplied", "rows_step"]
 
@@ -53,7 +54,7 @@ def _multiply(
             mask=(entry < inner)[:, None] & (column < columns)[None, :],
             other=0.0,
         )
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = add_product(a, b, total, PRECISION)
     result += (index * devices + device) * rows * columns
     places = (row * columns)[:, None] + column[None, :]
     tl.store(result + places, total, mask=(row < rows)[:, None] & (column < columns)[None, :])
@@ -88,8 +89,8 @@ def _step_dense(
             other=0.0,
         )
         if NEEDS_SOURCE:
-            total = tl.dot(dy, w, total, input_precision=PRECISION)
-        gradient = tl.dot(tl.trans(dy), x, input_precision=PRECISION)
+            total = add_product(dy, w, total, PRECISION)
+        gradient = add_product(tl.trans(dy), x, tl.zeros((BK, BN), dtype=tl.float32), PRECISION)
         tl.store(entries, w - rate * (gradient + decay * w), mask=known)
     if NEEDS_SOURCE:
         tl.store(result + device * count * inputs + places, total, mask=inside)

@@ -21,6 +21,7 @@ import triton.language as tl
 from ._torch_dense_kernels import dense_step, multiplied, rows_step
 from ._torch_functions import precision_of
 from ._torch_pool_kernels import pooled, pooled_slopes
+from ._torch_product_kernels import add_product
 from ._torch_sum_kernels import encode_sums, load_params
 
 __all__ = [
@@ -83,7 +84,7 @@ def _convolve(
             entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
             known = (channel < channels)[:, None] & (out < out_channels)[None, :]
             b = tl.load(weight + entries, mask=known, other=0.0)
-            total = tl.dot(a, b, total, input_precision=PRECISION)
+            total = add_product(a, b, total, PRECISION)
     else:
         for k in range(0, taps * NARROW, BK):
             index = k + tl.arange(0, BK)
@@ -107,7 +108,7 @@ def _convolve(
             a = tl.load(source + places, mask=hit & inside[:, None] & is_tap[None, :], other=0.0)
             entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
             b = tl.load(weight + entries, mask=is_tap[:, None] & (out < out_channels)[None, :], other=0.0)
-            total = tl.dot(a, b, total, input_precision=PRECISION)
+            total = add_product(a, b, total, PRECISION)
     if HAS_BIAS:
         summand = tl.load(bias + device * out_channels + out, mask=out < out_channels, other=0.0)
         total += summand[None, :]
@@ -164,7 +165,7 @@ def _weight_slope(
             mask=hit & inside[:, None] & (index < entries)[None, :],
             other=0.0,
         )
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = add_product(a, b, total, PRECISION)
     places = (out * entries)[:, None] + (channel * taps + tap)[None, :]
     tl.store(result + places, total, mask=(out < out_channels)[:, None] & (index < entries)[None, :])
 

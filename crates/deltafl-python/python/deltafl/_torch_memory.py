@@ -13,7 +13,7 @@ from ._torch_functions import kernels
 __all__ = ["DeviceTensors"]
 
 #: The number of columns of a block of the tables of kernels.
-BLOCK = 256
+BLOCK = 512
 #: Each tensor starts at a multiple of this number of entries, so that kernels read it fast.
 _ALIGNED = 64
 
