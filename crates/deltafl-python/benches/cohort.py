@@ -129,12 +129,15 @@ def federation(name: str, devices: int, testing: int = 0) -> dfl.Federation:
 class Clock(dfl.callbacks.Callback):
     """The times at which rounds end."""
 
-    def __init__(self) -> None:
+    def __init__(self, printed_every: int = 0) -> None:
         self.start = time.perf_counter()
         self.times: list[float] = []
+        self._printed_every = printed_every
 
     def on_round(self, event: dfl.callbacks.RoundEnd) -> bool:
         self.times.append(time.perf_counter())
+        if self._printed_every and len(self.times) % self._printed_every == 0:
+            print(json.dumps({"rounds": len(self.times), "seconds": round(self.times[-1] - self.start, 2)}), flush=True)
         return False
 
     def median(self, skipped: int) -> float:
@@ -247,8 +250,8 @@ def pfl(folder: Path, rounds: int, **options: Any) -> dict[str, Any]:
     """Trains pfl's CIFAR10 benchmark, with an evaluation of all devices every 100 rounds."""
     data = federation("cnn", 1000 + 100, testing=100)
     module = new_module("cnn", cohort="on", **options)
-    start = time.perf_counter()
-    clock = Clock()
+    clock = Clock(printed_every=100)
+    start = clock.start
     dfl.train(
         data, module, dfl.FedAvg(), rounds=rounds, cohort=COHORT, evaluate_every=100,
         local=dfl.SGD(lr=RATE, batch=BATCH, epochs=1), out=folder / "pfl", progress=False, callbacks=[clock],
