@@ -81,9 +81,13 @@ def of_losses(losses, examples):
 
 
 def figures(arrays, i, track, rounds):
-    """Returns the figures of a track of a point. `avg_…` is averaged over the second half of the rounds."""
+    """Returns the figures of a track of a point.
+
+    `avg_…` is averaged over the second half of the rounds, from one tenth of the rounds to the next.
+    """
     examples = arrays[f"{i}_test_examples"]
-    later = [wrong for wrong, t in zip(arrays[f"{i}_wrong"][track], rounds) if 2 * t >= rounds[-1]]
+    last = rounds[-1]
+    later = [wrong for wrong, t in zip(arrays[f"{i}_wrong"][track], rounds) if 2 * t >= last and 10 * t % last == 0]
     each = [of_errors([w / n for w, n in zip(wrong, examples)], examples) for wrong in later]
     averaged = {f"avg_{name}": statistics.fmean(e[name] for e in each) for name in ["mean", "p90", "std", "worst_tenth"]}
     return each[-1] | averaged | of_losses(arrays[f"{i}_loss"][track], arrays[f"{i}_train_examples"])
@@ -216,6 +220,8 @@ def contrasts(pairs, cohorts):
                 group = json.dumps({"cohort": int(level * cohorts[pair])})
                 track = f"Δ-FL θ={level}"
                 found[f"{pair}: {track} − FedAvg at its cost"] = ((*base, track), (f"{pair}-same-cost", group, "FedAvg"))
+        others = ((f"{pair}-{kind}-others", "{}", "FedAvg") for kind in ["uniform", "exact"])
+        found[f"{pair}: FedAvg, uniform − exact, splits 6–10"] = tuple(others)
         uniform = (f"{pair}-uniform", "{}", "FedAvg")
         found[f"{pair}: FedAvg, uniform − Δ-FL θ=0.5, exact"] = (uniform, (*base, "Δ-FL θ=0.5"))
         for track in ["FedAvg", "Δ-FL θ=0.5"]:

@@ -90,6 +90,30 @@ def verdicts_table(found, figure="avg_p90"):
     return text
 
 
+def holds_table(found):
+    """Formats the decided differences to FedAvg: the settings in which each statement holds on all splits."""
+    text = row("statement", "holds on splits 1–5 of (splits × seeds)", "also after the last round") + "|---" * 3 + "|\n"
+    for figure, last, title in [("avg_p90", "p90", "p90"), ("avg_mean", "mean", "the mean")]:
+        for sign, verb in [("lower", "lowers"), ("higher", "raises")]:
+            for track, name in TRACKS.items():
+                where, also = {}, {}
+                for pair, kind, setting in settings_of(found):
+                    difference = setting["differences"].get(track)
+                    if difference and difference[figure]["sign"] == sign:
+                        where.setdefault(pair, []).append(f"{kind} {seeds_of(setting)}")
+                        if difference[last]["sign"] == sign:
+                            also.setdefault(pair, []).append(kind)
+                if where:
+                    cells = ["; ".join(f"{PAIRS[pair]}: {', '.join(kinds)}" for pair, kinds in of.items()) for of in [where, also]]
+                    text += row(f"{name} {verb} {title}", cells[0], "all" if settings_in(also) == settings_in(where) else cells[1] or "none")
+    return text
+
+
+def settings_in(by_pair):
+    """Returns the number of settings of all pairs."""
+    return sum(map(len, by_pair.values()))
+
+
 def mean_verdicts_table(found):
     """Formats the differences to FedAvg in the mean."""
     return verdicts_table(found, "avg_mean")
@@ -98,6 +122,17 @@ def mean_verdicts_table(found):
 def last_verdicts_table(found):
     """Formats the differences to FedAvg in p90 after the last round."""
     return verdicts_table(found, "p90")
+
+
+def other_splits_table(found):
+    """Formats the differences in p90 of Sent140 linear on splits 1 to 5 and on splits 6 to 10."""
+    text = row("setting", "splits", "FedAvg", *TRACKS.values()) + "|---" * 6 + "|\n"
+    for kind, name in KINDS.items():
+        for suffix, splits in [("", "1–5"), ("-others", "6–10")]:
+            if setting := found["settings"].get(f"sent140-linear-{kind}{suffix}", {}).get("{}"):
+                cells = [difference(setting["differences"][track]["avg_p90"]) for track in TRACKS]
+                text += row(name, splits, f"{100 * setting['tracks']['FedAvg']['avg_p90']['mean']:.2f}", *cells)
+    return text
 
 
 def last_round_table(found):
@@ -151,6 +186,18 @@ def contrasts_table(found):
     return text
 
 
+def same_cost_table(found):
+    """Formats the differences in p90 between each level and FedAvg with as many devices as its tail."""
+    text = row("pair", "splits × seeds", *TRACKS.values()) + "|---" * 5 + "|\n"
+    for pair, name in PAIRS.items():
+        found_of = [found["contrasts"].get(f"{pair}: {track} − FedAvg at its cost") for track in TRACKS]
+        if any(found_of):
+            figures = [contrast and contrast["figures"]["avg_p90"] for contrast in found_of]
+            runs = next(f"{len(f['of_splits'])} × {f['values'] / len(f['of_splits']):.3g}" for f in figures if f)
+            text += row(name, runs, *map(difference, figures))
+    return text
+
+
 def period_table(found):
     """Formats the differences to FedAvg and to T_η = 1 for each T_η."""
     text = row("pair", "T_η", "rule", "p90 − FedAvg", "p90 − T_η = 1", "mean − T_η = 1", "empty tails", "searches") + "|---" * 8 + "|\n"
@@ -187,7 +234,7 @@ def writers_table(found):
 
 ONE_HOT = {
     "one-hot-rates": "one-hot, 600 rounds", "one-hot-others": "one-hot, 600 rounds", "one-hot-longer": "one-hot, 1200 rounds",
-    "embedding-rates": "embedding, 600 rounds", "one-hot-128": "one-hot, 128 outputs, 50 rounds",
+    "embedding-rates": "embedding, 600 rounds",
 }
 
 
@@ -201,4 +248,17 @@ def one_hot_table(found):
                 of_paper = [f"{PAPER['shakespeare-gru'][figure][LEVELS.index(short(track))][0]:.2f}" for figure in ["mean", "p90"]]
                 cells = [f"{100 * figures[figure]['mean']:.2f}" for figure in ["mean", "p90"]]
                 text += row(title, f"{rate:g}", short(track), str(figures["p90"]["values"]), *cells, *of_paper)
+    return text
+
+
+def head_table(found):
+    """Formats θ = 0.1 with one-hot inputs by round, with 53 and with the 128 outputs of the released code."""
+    settings = [found["settings"].get(f"shakespeare-gru-{kind}", {}) for kind in ["one-hot-rates", "one-hot-128"]]
+    [lines, wide] = [of.get(key, {"curves": {}})["curves"] for of, key in zip(settings, ['{"local.learning_rate": 0.1}', "{}"])]
+    text = row("round", "mean, 53 outputs", "128 outputs", "p90, 53 outputs", "128 outputs") + "|---" * 5 + "|\n"
+    for track in set(lines) & set(wide):
+        after = {t: values for t, *values in wide[track]}
+        for t, *values in lines[track]:
+            if t in after and t > 0:
+                text += row(str(t), *(f"{100 * of[figure]:.2f}" for figure in [0, 1] for of in [values, after[t]]))
     return text

@@ -465,6 +465,15 @@ fn shakespeares_roles_become_windows() {
     let length = "Speak the speech, I pray you, as I pronounced it to you. ".len() as u64;
     assert_eq!(federation.example_count(FederationIndex(0)), length - 20);
     assert_eq!(federation.examples(FederationIndex(0)).label(0), u32::from(shakespeare::symbol('p')));
+
+    for (requested, classes) in [(128, 128), (10, 53)] {
+        let out = workdir.0.path().join(format!("classes-{requested}"));
+        let target = ImportTarget { classes: Some(requested), ..ImportTarget::new(out) };
+        let imported = shakespeare::import(&workdir.file("s.txt", text), &target).unwrap();
+        let federation = imported.open().unwrap();
+        assert_eq!(federation.classes(), classes);
+        assert_eq!(imported.manifest.input, InputKind::Windows { len: 20, alphabet: 53 });
+    }
 }
 
 #[test]

@@ -82,7 +82,8 @@ fn write(
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();
     let roster = target.roster(&counts, &mut source)?;
     let kind = InputKind::Windows { len: WINDOW, alphabet: SYMBOLS.len() };
-    let heading = target.heading("shakespeare", kind, TargetKind::Classes(SYMBOLS.len()));
+    let classes = target.classes(SYMBOLS.len() as u32 - 1)?.max(SYMBOLS.len());
+    let heading = target.heading("shakespeare", kind, TargetKind::Classes(classes));
     let mut writer = FederationWriter::create(&target.out, heading)?;
     target.record(&mut writer, source);
     writer.symbols(SYMBOLS);

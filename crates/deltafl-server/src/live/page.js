@@ -361,7 +361,12 @@ function drawKnob() {
   // Tracks may take turns: the last round in which this one trained.
   const last = state.rounds.findLast((round) => (round.tail[track] ?? null) !== null);
   let text = `${label(state.about.tracks[track])}: for every mixture of devices with conformity ${nearest} or higher.`;
-  if (last) text += ` In its last round ${number(last.tail[track])} of ${number(last.cohort)} devices trained this model.`;
+  if (last) {
+    // With noise, the count can be larger than the cohort.
+    const tail = number(Math.min(last.tail[track], last.cohort));
+    const trained = `${last.privacy ? "about " : ""}${tail} of ${number(last.cohort)} devices`;
+    text += ` In its last round ${trained} trained this model.`;
+  }
   const known = latest(track);
   if (known) {
     const of = (percent) => rangeText(percentile(known, track, percent));
