@@ -55,7 +55,7 @@ class ModuleCohort(Cohort):
 
     def _use(self, replacement: Replacement) -> None:
         """Sets the layers of the copy of the module that is trained."""
-        self._replacement = replacement
+        self._replacement: Replacement = replacement
         self._train_net, self._problem = replaced(self._spec.net, by=replacement)
         self._train_net.train()
         self._encoder = Encoder(self._device, by_kernels=replacement == "kernels")

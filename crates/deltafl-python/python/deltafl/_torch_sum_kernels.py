@@ -8,7 +8,7 @@ entry of the tensor in w.
 # Triton has no types.
 # mypy: ignore-errors
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportIndexIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
