@@ -392,6 +392,28 @@ def test_algorithms_with_and_without_corrections_share_rounds() -> None:
     assert close(*found)
 
 
+@pytest.mark.parametrize("private", [True, False], ids=["noise", "reports"])
+def test_noisy_devices_and_devices_that_report_train_in_one_call(
+    private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltafl._torch_step import Step
+
+    torch.manual_seed(1)
+    net, calls, rows = Double(perceptron()), [], Step.rows
+    monkeypatch.setattr(Step, "rows", lambda self, *args: calls.append("cohort") or rows(self, *args))
+    options: dict[str, Any] = {}
+    if private:
+        options["privacy"] = {"epsilon": 8, "delta": 1e-5, "clip": 0.5, "survivors": 4, "accomplices": 0}
+    algorithm = dfl.FedAvg() if private else dfl.QFFL(q=1.0)
+    found = []
+    for cohort in ("off", "on"):
+        assert not calls
+        module = dfl_torch.Module(net, cohort=cohort, device="cpu")
+        found.append(trained(federation(6, 3), module, algorithm, rounds=2, cohort=5, out=cohort, **options)[0])
+    assert len(calls) == 2
+    assert np.linalg.norm(found[0] - found[1]) <= 1e-5 * np.linalg.norm(found[1])
+
+
 class Tagger(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A class per position, from tokens and a mask."""
 

@@ -54,11 +54,6 @@ class DeviceTensors:
         """Returns the tensors as matrices with one row per device, in the order of w."""
         return [value.reshape(len(value), -1) for value in self.by_name.values()]
 
-    def zero(self) -> None:
-        """Sets all entries to zero."""
-        for memory in self._memory.values():
-            memory.zero_()
-
     def load(self, start: Any, which: Any) -> None:
         """Sets the tensors of each device to its row of ``start``, by a kernel per type."""
         for dtype, memory in self._memory.items():

@@ -1,7 +1,7 @@
 //! Updates that need w_k of each device: corrections with a memory, reports and noise.
 //!
-//! The trainer trains the devices in one call and returns a row w_k per device. The devices' answers
-//! are then computed from the rows as they are for a device that trains alone, on all cores.
+//! The trainer trains the devices in one call and returns a row w_k per device. All cores compute the
+//! answers of the devices from these rows, with the code for a device that trains alone.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::external::section_of;
 use crate::trainer::finish_correction;
 
 /// Returns `true` if the answer to a task can be computed from w_k. A personal model and the local
-/// update of an algorithm in Python need the trainer of the device, as does a memory of its own.
+/// update of an algorithm in Python need the trainer of the device. So does a trainer with a memory.
 pub(super) fn needs_only_row(task: &UpdateTask<'_>) -> bool {
     task.personal.is_none()
         && match task.plan.correction {
