@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ._torch_functions import precision_of
-from ._torch_product_kernels import add_product
+from ._torch_product_kernels import add_product, is_long
 
 __all__ = ["dense_step", "multiplied", "rows_step"]
 
@@ -32,7 +32,7 @@ _PART = 2048
 def _multiply(
     left, right, result, devices, rows, columns, inner, part, parts,
     left_device, left_row, left_inner, right_device, right_inner, right_column,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, IS_LONG: tl.constexpr,
 ):  # fmt: skip
     """Computes BM × BN entries of the product of two matrices of one device, over a part of the inner entries."""
     device = tl.program_id(1).to(tl.int64)
@@ -54,7 +54,7 @@ def _multiply(
             mask=(entry < inner)[:, None] & (column < columns)[None, :],
             other=0.0,
         )
-        total = add_product(a, b, total, PRECISION)
+        total = add_product(a, b, total, PRECISION, IS_LONG)
     result += (index * devices + device) * rows * columns
     places = (row * columns)[:, None] + column[None, :]
     tl.store(result + places, total, mask=(row < rows)[:, None] & (column < columns)[None, :])
@@ -89,8 +89,8 @@ def _step_dense(
             other=0.0,
         )
         if NEEDS_SOURCE:
-            total = add_product(dy, w, total, PRECISION)
-        gradient = add_product(tl.trans(dy), x, tl.zeros((BK, BN), dtype=tl.float32), PRECISION)
+            total = add_product(dy, w, total, PRECISION, True)
+        gradient = add_product(tl.trans(dy), x, tl.zeros((BK, BN), dtype=tl.float32), PRECISION, False)
         tl.store(entries, w - rate * (gradient + decay * w), mask=known)
     if NEEDS_SOURCE:
         tl.store(result + device * count * inputs + places, total, mask=inside)
@@ -146,7 +146,7 @@ def multiplied(left: Any, right: Any, precision: str | None = None) -> Any:
     _multiply[(triton.cdiv(columns, width), devices, triton.cdiv(rows, height) * parts)](
         left, right, result, devices, rows, columns, inner, part, parts, *left.stride(), *right.stride(),
         BM=height, BN=width, BK=block, PRECISION=precision or precision_of(settings.matmul),
-        num_warps=4, num_stages=stages,
+        IS_LONG=is_long(part), num_warps=4, num_stages=stages,
     )  # fmt: skip
     return result[0] if parts == 1 else result.sum(dim=0)
 

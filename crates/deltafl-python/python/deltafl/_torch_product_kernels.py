@@ -9,7 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["add_product"]
+__all__ = ["add_product", "is_long"]
+
+
+def is_long(products: int) -> bool:
+    """Returns whether a sum of this many products needs correct rounding in between."""
+    return products > 1024
+
 
 
 @triton.jit
@@ -19,19 +25,23 @@ def _leading(tile):
 
 
 @triton.jit
-def add_product(left, right, total, PRECISION: tl.constexpr):
+def add_product(left, right, total, PRECISION: tl.constexpr, IS_LONG: tl.constexpr):
     """Returns total + left · right.
 
-    "tf32x3" adds three products of the leading and the remaining bits, with about the accuracy of
-    float32. ``tl.dot`` has such a precision, too, but it also replaces entries that are not numbers,
-    which takes a third of the instructions.
+    "tf32x3" adds three products of the leading and the remaining bits. ``tl.dot`` has such a
+    precision, too, but it also replaces entries that are not numbers, which takes a third of the
+    instructions. The tensor cores truncate the sums that they add to. The relative error of a sum
+    of n products is therefore about n · 1e-8. IS_LONG adds to a sum of zero, and then to the total
+    with correct rounding, so that long sums are as accurate as in float32.
     """
     if PRECISION == "tf32x3":
         left_leading = _leading(left)
         right_leading = _leading(right)
-        total = tl.dot(left - left_leading, right_leading, total, input_precision="tf32")
-        total = tl.dot(left_leading, right - right_leading, total, input_precision="tf32")
-        total = tl.dot(left_leading, right_leading, total, input_precision="tf32")
+        part = tl.zeros_like(total) if IS_LONG else total
+        part = tl.dot(left - left_leading, right_leading, part, input_precision="tf32")
+        part = tl.dot(left_leading, right - right_leading, part, input_precision="tf32")
+        part = tl.dot(left_leading, right_leading, part, input_precision="tf32")
+        total = total + part if IS_LONG else part
     else:
         total = tl.dot(left, right, total, input_precision=PRECISION)
     return total
