@@ -21,7 +21,7 @@ use crate::external::section_of;
 use crate::trainer::finish_correction;
 
 /// Returns `true` if the answer to a task can be computed from w_k. A personal model and the local
-/// update of an algorithm in Python need the trainer of the device. So does a trainer with a memory.
+/// update of an algorithm in Python need the trainer of the device, and a trainer may read the memory.
 pub(super) fn needs_only_row(task: &UpdateTask<'_>) -> bool {
     task.personal.is_none()
         && match task.plan.correction {
