@@ -168,6 +168,26 @@ fn private_cohorts() -> Vec<Cohort> {
     ]
 }
 
+/// Returns an update without correction, noise or report.
+fn update<'a>(
+    (device, weight): (FederationIndex, f64),
+    params: &'a Params,
+    plan: &'a LocalPlan,
+) -> UpdateTask<'a> {
+    UpdateTask {
+        device,
+        params,
+        sent: &[],
+        own: None,
+        plan,
+        weight,
+        report: None,
+        personal: None,
+        noise: None,
+        sum: 0,
+    }
+}
+
 /// A round with noise, and the same round without it. Half of the devices are in the tail.
 fn private_round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
@@ -187,16 +207,8 @@ fn private_round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let ids: Vec<FederationIndex> = federation.devices().collect();
     let mut once = |round: u64, noise: Option<Noise>| -> Result<(), Failure> {
         let task = |(k, &device): (usize, &FederationIndex)| UpdateTask {
-            device,
-            params: &params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight: f64::from(k.is_multiple_of(2)),
-            report: None,
-            personal: None,
             noise: noise.map(|noise| TaskNoise { noise, query: 0, kept: None }),
-            sum: 0,
+            ..update((device, f64::from(k.is_multiple_of(2))), &params, &plan)
         };
         // Without noise, only the tail answers.
         let is_asked = |task: &UpdateTask<'_>| noise.is_some() || task.weight > 0.0;
@@ -266,21 +278,8 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let moved: Params = params.as_slice().iter().map(|w| w + 1e-3).collect::<Vec<f32>>().into();
     let ids: Vec<FederationIndex> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &ids);
-    let tasks_at = |params| {
-        let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
-            device,
-            params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
-        devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()
-    };
+    let tasks_at =
+        |params| devices.iter().map(|&member| update(member, params, &plan)).collect::<Vec<UpdateTask<'_>>>();
     let (tasks, others) = (tasks_at(&params), tasks_at(&moved));
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64, losses: bool| -> Result<(), Failure> {

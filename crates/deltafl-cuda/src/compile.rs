@@ -16,9 +16,10 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 15] = [
+const HEADERS: [(&str, &str); 17] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
+    ("groups.cuh", include_str!("kernels/groups.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
     ("general/wave.cuh", include_str!("kernels/general/wave.cuh")),
     ("general/product.cuh", include_str!("kernels/general/product.cuh")),
@@ -26,6 +27,7 @@ const HEADERS: [(&str, &str); 15] = [
     ("general/conv.cuh", include_str!("kernels/general/conv.cuh")),
     ("general/slab.cuh", include_str!("kernels/general/slab.cuh")),
     ("general/fold.cuh", include_str!("kernels/general/fold.cuh")),
+    ("general/halves.cuh", include_str!("kernels/general/halves.cuh")),
     ("general/recurrent.cuh", include_str!("kernels/general/recurrent.cuh")),
     ("general/resident.cuh", include_str!("kernels/general/resident.cuh")),
     ("general/table.cuh", include_str!("kernels/general/table.cuh")),

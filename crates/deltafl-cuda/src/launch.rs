@@ -50,6 +50,16 @@ pub(crate) struct LaunchGrid {
     pub(crate) threads: u32,
 }
 
+impl LaunchGrid {
+    fn config(self, kernel: &Kernel) -> LaunchConfig {
+        LaunchConfig {
+            grid_dim: (self.blocks.0, self.blocks.1, 1),
+            block_dim: (self.threads, 1, 1),
+            shared_mem_bytes: kernel.shared,
+        }
+    }
+}
+
 /// Launches a kernel, unless there are no blocks. The arguments must match the kernel, in order.
 pub(crate) fn launch(
     stream: &Arc<CudaStream>,
@@ -68,14 +78,9 @@ pub(crate) fn launch(
             Arg::F64(value) => builder.arg(value),
         };
     }
-    let config = LaunchConfig {
-        grid_dim: (grid.blocks.0, grid.blocks.1, 1),
-        block_dim: (grid.threads, 1, 1),
-        shared_mem_bytes: kernel.shared,
-    };
     // SAFETY: every kernel of this crate accesses only the buffers that its caller sized for it.
     // The tests run all kernels under the memory checker.
-    unsafe { builder.launch(config)? };
+    unsafe { builder.launch(grid.config(kernel))? };
     Ok(())
 }
 
@@ -90,12 +95,7 @@ pub(crate) fn launch_wave(
 ) -> Result<(), GpuError> {
     let mut builder = stream.launch_builder(&kernel.function);
     builder.arg(wave).arg(&time);
-    let config = LaunchConfig {
-        grid_dim: (grid.blocks.0, grid.blocks.1, 1),
-        block_dim: (grid.threads, 1, 1),
-        shared_mem_bytes: kernel.shared,
-    };
     // SAFETY: as above.
-    unsafe { builder.launch(config)? };
+    unsafe { builder.launch(grid.config(kernel))? };
     Ok(())
 }

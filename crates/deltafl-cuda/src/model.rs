@@ -18,6 +18,7 @@ use crate::task::{Item, Task};
 
 mod conv_net;
 mod general;
+mod groups;
 mod gru;
 mod linear;
 mod logistic;

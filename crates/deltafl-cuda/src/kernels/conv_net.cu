@@ -19,6 +19,7 @@
 
 #include "common.cuh"
 #include "split.cuh"
+#include "groups.cuh"
 
 #if BYTES
 typedef u8 Feature;
@@ -683,14 +684,4 @@ extern "C" __global__ void first_descend(const Task* tasks, u32 s, const float* 
   float* w = working + (size_t)blockIdx.x * WORKING;
   const float* anchor = starts + (size_t)step.task.anchor * WORKING;
   for (int i = threadIdx.x; i < 26 * FIRST; i += 256) w[i] = step.descend(w[i], anchor[i], step.task.rate * ((slopes[0][i] + slopes[1][i]) + (slopes[2][i] + slopes[3][i])));
-}
-
-/// Adds the scores of the groups of each item, in order.
-extern "C" __global__ void add_groups(const u32* first_group, u32 items, const double* group_losses, const u32* group_errors, double* losses, u32* errors) {
-  const u32 i = blockIdx.x * 256 + threadIdx.x;
-  if (i >= items) return;
-  double total = 0;
-  u32 wrong = 0;
-  for (u32 k = first_group[i]; k < first_group[i + 1]; k++) total += group_losses[k], wrong += group_errors[k];
-  losses[i] = total, errors[i] = wrong;
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use deltafl::data::InputKind;
 
+use super::groups::GroupScores;
 use super::linear::dim;
 use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::Kernel;
 use crate::launch::{Arg, LaunchGrid, launch};
-use crate::memory::{Buffer, Mirror};
+use crate::memory::Buffer;
 use crate::task::Task;
 
 const PIXELS: usize = 784;
@@ -42,10 +43,7 @@ pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuErro
         starts: Buffer::new(setup.stream)?,
         filters: Buffer::new(setup.stream)?,
         scratch: Buffer::new(setup.stream)?,
-        groups: Mirror::new(setup.stream)?,
-        first_group: Mirror::new(setup.stream)?,
-        losses: Buffer::new(setup.stream)?,
-        errors: Buffer::new(setup.stream)?,
+        groups: GroupScores::new(setup.stream)?,
     }))
 }
 
@@ -169,23 +167,16 @@ struct ConvScorer {
     /// Splits the second filters of each vector into two parts.
     filters: Buffer<u8>,
     scratch: Buffer<u8>,
-    groups: Mirror<Task>,
-    first_group: Mirror<u32>,
-    losses: Buffer<f64>,
-    errors: Buffer<u32>,
+    groups: GroupScores,
 }
 
 impl Scorer for ConvScorer {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
-        let (groups, first_group) = pass.groups(BATCH);
+        let groups = self.groups.start(pass, BATCH)?;
         let (kernels, stream) = (&self.kernels, pass.stream);
-        self.groups.send(groups.len(), |host| host.copy_from_slice(&groups))?;
-        self.first_group.send(first_group.len(), |host| host.copy_from_slice(&first_group))?;
         self.starts.reserve(pass.vectors as usize * kernels.working)?;
         self.filters.reserve(pass.vectors as usize * kernels.scratch)?;
-        self.scratch.reserve(GROUPS.min(groups.len()) * kernels.scratch)?;
-        self.losses.reserve(groups.len())?;
-        self.errors.reserve(groups.len())?;
+        self.scratch.reserve(GROUPS.min(groups) * kernels.scratch)?;
         let (starts, filters) = (self.starts.arg(), self.filters.arg());
         launch(stream, &kernels.to_working, kernels.entries(pass.vectors), &[pass.params, starts])?;
         let args = [Arg::Pointer(0), starts, Arg::Pointer(0), filters];
@@ -193,21 +184,11 @@ impl Scorer for ConvScorer {
         for vector in 0..pass.vectors as usize {
             let working = starts.offset::<f32>(vector * kernels.working);
             let filters = filters.offset::<u8>(vector * kernels.scratch);
-            for first in (0..groups.len()).step_by(GROUPS) {
-                let count = GROUPS.min(groups.len() - first) as u32;
+            for first in (0..groups).step_by(GROUPS) {
+                let count = GROUPS.min(groups - first) as u32;
                 self.forward(stream, pass, [working, filters], first, count)?;
             }
-            let at = vector * pass.items.len();
-            let args = [
-                self.first_group.arg(),
-                Arg::U32(pass.items.len() as u32),
-                self.losses.arg(),
-                self.errors.arg(),
-                pass.losses.offset::<f64>(at),
-                pass.errors.offset::<u32>(at),
-            ];
-            let blocks = (pass.items.len().div_ceil(256) as u32, 1);
-            launch(stream, &self.kernels.add_groups, LaunchGrid { blocks, threads: 256 }, &args)?;
+            self.groups.add(pass, vector, &kernels.add_groups)?;
         }
         Ok(())
     }
@@ -223,7 +204,7 @@ impl ConvScorer {
         first: usize,
         count: u32,
     ) -> Result<(), GpuError> {
-        let (kernels, list) = (&self.kernels, self.groups.arg().offset::<Task>(first));
+        let (kernels, [list, losses, errors]) = (&self.kernels, self.groups.from(first));
         let (step, own, order, scratch) = (Arg::U32(0), Arg::U32(0), Arg::Pointer(0), self.scratch.arg());
         let (scale, shift) = (pass.constants.scale(), pass.constants.shift());
         let run =
@@ -231,8 +212,6 @@ impl ConvScorer {
         let args = [list, step, working, own, order, pass.columns.inputs(), scale, shift, scratch];
         run(&kernels.first_forward, (BATCH as u32, count), &args)?;
         run(&kernels.second_forward, (4, count), &[list, step, working, own, filters, scratch])?;
-        let losses = self.losses.arg().offset::<f64>(first);
-        let errors = self.errors.arg().offset::<u32>(first);
         let args = [list, working, pass.columns.labels(), scratch, losses, errors];
         run(&kernels.full_score, (count, 1), &args)
     }

@@ -11,6 +11,7 @@ use cudarc::driver::{CudaGraph, CudaStream};
 
 use self::network::Network;
 use self::program::{Launch, Program, SEQUENCES};
+use super::groups::GroupScores;
 use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
@@ -44,10 +45,7 @@ pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuErro
     let program = Program::new(&Network::for_model(setup)?, SCORED, false, has_clusters(setup));
     Ok(Box::new(ProgramScorer {
         engine: Engine::new(setup, &program)?,
-        groups: Mirror::new(setup.stream)?,
-        first_group: Mirror::new(setup.stream)?,
-        losses: Buffer::new(setup.stream)?,
-        errors: Buffer::new(setup.stream)?,
+        groups: GroupScores::new(setup.stream)?,
     }))
 }
 
@@ -255,29 +253,23 @@ impl ProgramTrainer {
 
 struct ProgramScorer {
     engine: Engine,
-    groups: Mirror<Task>,
-    first_group: Mirror<u32>,
-    losses: Buffer<f64>,
-    errors: Buffer<u32>,
+    groups: GroupScores,
 }
 
 impl Scorer for ProgramScorer {
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError> {
-        let (groups, first_group) = pass.groups(SCORED);
+        let groups = self.groups.start(pass, SCORED)?;
         let stream = pass.stream;
-        self.groups.send(groups.len(), |host| host.copy_from_slice(&groups))?;
-        self.first_group.send(first_group.len(), |host| host.copy_from_slice(&first_group))?;
-        self.losses.reserve(groups.len())?;
-        self.errors.reserve(groups.len())?;
         self.engine.start(stream, pass.params, pass.vectors as usize)?;
         let most = (SCORED_BYTES / (4 * self.engine.arena_len).max(1)).clamp(1, MOST_DEVICES);
         for vector in 0..pass.vectors as usize {
             let weights = self.engine.starts.arg().offset::<f32>(vector * self.engine.working);
-            for first in (0..groups.len()).step_by(most) {
-                let count = most.min(groups.len() - first);
+            for first in (0..groups).step_by(most) {
+                let count = most.min(groups - first);
                 self.engine.reserve(count)?;
+                let [tasks, losses, errors] = self.groups.from(first);
                 let wave = Wave {
-                    tasks: self.groups.arg().offset::<Task>(first).address(),
+                    tasks: tasks.address(),
                     order: 0,
                     inputs: pass.columns.inputs().address(),
                     labels: pass.columns.labels().address(),
@@ -289,22 +281,12 @@ impl Scorer for ProgramScorer {
                     arena: self.engine.arena.arg().address(),
                     now: self.engine.now.arg().address(),
                     step: self.engine.step.arg().address(),
-                    losses: self.losses.arg().offset::<f64>(first).address(),
-                    errors: self.errors.arg().offset::<u32>(first).address(),
+                    losses: losses.address(),
+                    errors: errors.address(),
                 };
                 self.engine.run(stream, &wave, count as u32)?;
             }
-            let at = vector * pass.items.len();
-            let args = [
-                self.first_group.arg(),
-                Arg::U32(pass.items.len() as u32),
-                self.losses.arg(),
-                self.errors.arg(),
-                pass.losses.offset::<f64>(at),
-                pass.errors.offset::<u32>(at),
-            ];
-            let blocks = (pass.items.len().div_ceil(256) as u32, 1);
-            launch(stream, &self.engine.add_groups, LaunchGrid { blocks, threads: 256 }, &args)?;
+            self.groups.add(pass, vector, &self.engine.add_groups)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use deltafl_cuda::{Gpu, GpuOptions};
 use crate::cases::{Case, every_case};
 use crate::noise::sum_len;
 use crate::reference::{cpu_drifting, distance, median};
-use crate::{cohort, on_gpu, plan, round};
+use crate::{cohort, on_gpu, plan, round, task};
 
 /// Returns a vector of small numbers.
 fn drawn(case: &Case, seed: u64) -> Params {
@@ -48,19 +48,11 @@ impl Corrected {
     }
 
     fn tasks<'a>(&'a self, case: &'a Case) -> Vec<UpdateTask<'a>> {
-        let task =
-            |(&(device, weight), own): (&(FederationIndex, f64), &'a Option<AlgorithmState>)| UpdateTask {
-                device,
-                params: &case.params,
-                sent: &self.sent,
-                own: own.as_ref(),
-                plan: &self.plan,
-                weight,
-                report: None,
-                personal: None,
-                noise: None,
-                sum: 0,
-            };
+        let task = |(&member, own): (&(FederationIndex, f64), &'a Option<AlgorithmState>)| UpdateTask {
+            sent: &self.sent,
+            own: own.as_ref(),
+            ..task(member, &case.params, &self.plan)
+        };
         self.cohort.iter().zip(&self.own).map(task).collect()
     }
 
@@ -152,18 +144,7 @@ fn clipped_sums_equal_the_cpu_sums_of_the_same_local_parameters() {
         // Half of the devices are clipped.
         let clip = Clip::try_from(median(&norms)).unwrap();
         let key = RoundKey { terms: Terms { clip: Some(clip), ..Terms::OPEN }, ..round(cohort.len()) };
-        let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
-            device,
-            params: &case.params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
+        let task = |&member: &(FederationIndex, f64)| task(member, &case.params, &plan);
         let tasks: Vec<UpdateTask<'_>> = cohort.iter().map(task).collect();
         let mut sums = [vec![0; UpdateCode::len(case.params.len())]];
         gpu.updates(&key, &tasks, &mut sums).unwrap();
@@ -191,16 +172,8 @@ fn the_noise_of_devices_that_do_not_move_equals_that_of_the_cpu() {
         };
         let (still, moving) = (plan(&case, Work::Steps(0)), plan(&case, Work::Steps(2)));
         let task = |device, plan, weight| UpdateTask {
-            device,
-            params: &case.params,
-            sent: &[],
-            own: None,
-            plan,
-            weight,
-            report: None,
-            personal: None,
             noise: Some(TaskNoise { noise, query: 0, kept: None }),
-            sum: 0,
+            ..task((device, weight), &case.params, plan)
         };
         // A device without steps, and one outside of the tail.
         let [first, second] = [FederationIndex(0), FederationIndex(1)];

@@ -29,10 +29,13 @@ fn plan(case: &Case, work: Work) -> LocalPlan {
     LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0, correction: None }
 }
 
-/// Returns the coded sum of a cohort's updates.
-fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(FederationIndex, f64)]) -> Vec<u64> {
-    let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
+/// Returns an update without correction, noise or report.
+fn task<'a>(
+    (device, weight): (FederationIndex, f64),
+    params: &'a Params,
+    plan: &'a LocalPlan,
+) -> UpdateTask<'a> {
+    UpdateTask {
         device,
         params,
         sent: &[],
@@ -43,9 +46,26 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(Federat
         personal: None,
         noise: None,
         sum: 0,
-    };
-    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
-    gpu.updates(&round(devices.len()), &tasks, &mut sums).unwrap();
+    }
+}
+
+/// Returns the coded sum of a cohort's updates.
+fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(FederationIndex, f64)]) -> Vec<u64> {
+    sum_in(round(devices.len()).round, gpu, params, plan, devices)
+}
+
+/// Returns the coded sum in a round.
+fn sum_in(
+    round: u64,
+    gpu: &mut Gpu<'_>,
+    params: &Params,
+    plan: &LocalPlan,
+    devices: &[(FederationIndex, f64)],
+) -> Vec<u64> {
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(|&member| task(member, params, plan)).collect();
+    let key = RoundKey { round, ..self::round(devices.len()) };
+    gpu.updates(&key, &tasks, &mut sums).unwrap();
     let [sum] = sums;
     sum
 }
@@ -250,34 +270,6 @@ fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
     }
 }
 
-/// Returns the updates of a round.
-fn sum_in(
-    round: u64,
-    gpu: &mut Gpu<'_>,
-    params: &Params,
-    plan: &LocalPlan,
-    devices: &[(FederationIndex, f64)],
-) -> Vec<u64> {
-    let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
-        device,
-        params,
-        sent: &[],
-        own: None,
-        plan,
-        weight,
-        report: None,
-        personal: None,
-        noise: None,
-        sum: 0,
-    };
-    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
-    let key = RoundKey { run: 0, seed: 7, round, members: devices.len() as u32, terms: Terms::OPEN };
-    gpu.updates(&key, &tasks, &mut sums).unwrap();
-    let [sum] = sums;
-    sum
-}
-
 #[test]
 fn a_round_that_was_prepared_in_advance_has_the_same_bits() {
     for case in every_case() {
@@ -327,19 +319,9 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
         let parts = std::thread::scope(|scope| {
             let work = |(gpu, part): (_, usize)| {
                 let (case, cohort, plan) = (&case, &cohort, &plan);
-                let task = move |&(device, weight): &(FederationIndex, f64)| UpdateTask {
-                    device,
-                    params: &case.params,
-                    sent: &[],
-                    own: None,
-                    plan,
-                    weight,
-                    report: None,
-                    personal: None,
-                    noise: None,
-                    sum: 0,
-                };
-                let tasks: Vec<UpdateTask<'_>> = cohort.iter().skip(part).step_by(2).map(task).collect();
+                let members = cohort.iter().skip(part).step_by(2);
+                let tasks: Vec<UpdateTask<'_>> =
+                    members.map(|&member| task(member, &case.params, plan)).collect();
                 scope.spawn(move || {
                     let gpu: &mut Gpu<'_> = gpu;
                     let mut sums = [vec![0; UpdateCode::len(case.params.len())]];
@@ -362,18 +344,7 @@ fn several_sums_are_independent() {
         let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
         let len = UpdateCode::len(case.params.len());
-        let task = |params, (device, weight), sum| UpdateTask {
-            device,
-            params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight,
-            report: None,
-            personal: None,
-            noise: None,
-            sum,
-        };
+        let task = |params, member, sum| UpdateTask { sum, ..task(member, params, &plan) };
         // The previous contents of a sum remain, and a weight that is not a number is rejected.
         let mut sums = [vec![5; len], vec![0; len], vec![5; len]];
         let mut tasks: Vec<UpdateTask<'_>> =

@@ -15,7 +15,7 @@ use deltafl::trainer::{LocalPlan, LocalTask, TrainerError, Work, Worker};
 use deltafl_cuda::{Gpu, GpuOptions};
 
 use crate::cases::{Case, every_case};
-use crate::{on_gpu, plan};
+use crate::{on_gpu, plan, task};
 
 /// A worker that returns parameters computed by the GPU.
 struct Known(Vec<f32>);
@@ -72,16 +72,9 @@ fn compare(case: &Case, gpu: &mut Gpu<'_>, setting: &Setting, shares: &[Share]) 
     let other = case.other_params();
     let tracks = [&case.params, &other];
     let task = |share: &Share| UpdateTask {
-        device: share.device,
-        params: tracks[share.track],
-        sent: &[],
-        own: None,
-        plan: &plan,
-        weight: share.weight,
-        report: None,
-        personal: None,
         noise: Some(TaskNoise { noise: setting.noise, query: 2 + share.track as u32, kept: setting.kept }),
         sum: share.track,
+        ..task((share.device, share.weight), tracks[share.track], &plan)
     };
     let tasks: Vec<UpdateTask<'_>> = shares.iter().map(task).collect();
     let key = RoundKey { run: 0, seed: 7, round: setting.round, members: 9, terms: Terms::PRIVATE };
@@ -202,16 +195,8 @@ fn noisy_sums_do_not_depend_on_the_memory() {
         let plan = plan(&case, Work::Epochs(1));
         let noise = setting(0.1, 300).noise;
         let task = |device| UpdateTask {
-            device,
-            params: &case.params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight: 1.0,
-            report: None,
-            personal: None,
             noise: Some(TaskNoise { noise, query: 0, kept: None }),
-            sum: 0,
+            ..task((device, 1.0), &case.params, &plan)
         };
         let tasks: Vec<UpdateTask<'_>> = case.federation.devices().map(task).collect();
         let key = RoundKey { run: 0, seed: 7, round: 1, members: 7, terms: Terms::PRIVATE };

@@ -61,45 +61,54 @@ struct ConvForward {
   __device__ const float* b(int k, int n) const { return filters + n * (L::C * L::SIDE * L::SIDE) + k; }
 };
 
+/// Passes the outputs of a 16×8 tile to `use(m, n, value, winner)`. If POOL = 2, the four pixels of a
+/// cell are adjacent rows, of which the first largest wins. The four values of a thread have the same
+/// place in four cells. Four threads exchange them, so that each has the pixels of one cell.
+template <int POOL, class Use>
+__device__ __forceinline__ void each_output(int row, int column, const float (&sums)[4], Use use) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  if (POOL == 1) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) use(row + g + (e >> 1) * 8, column + 2 * t + (e & 1), sums[e], 0);
+    return;
+  }
+  const bool odd = g & 1, high = g & 2;
+  const float a = __shfl_xor_sync(ALL, odd ? sums[0] : sums[1], 4), b = __shfl_xor_sync(ALL, odd ? sums[2] : sums[3], 4);
+  const float upper[2] = {odd ? a : sums[0], odd ? sums[1] : a}, lower[2] = {odd ? b : sums[2], odd ? sums[3] : b};
+  const float c = __shfl_xor_sync(ALL, high ? upper[0] : lower[0], 8), d = __shfl_xor_sync(ALL, high ? upper[1] : lower[1], 8);
+  const float pixels[4] = {high ? c : upper[0], high ? d : upper[1], high ? lower[0] : c, high ? lower[1] : d};
+  float most = pixels[0];
+  int winner = 0;
+#pragma unroll
+  for (int k = 1; k < 4; k++)
+    if (pixels[k] > most) most = pixels[k], winner = k;
+  use(row + (g & 4) + (high ? 8 : 0), column + 2 * t + (odd ? 1 : 0), most, winner);
+}
+
+/// Stores a cell of z and its winner.
+template <class L>
+__device__ __forceinline__ void store_cell(float* z, u8* winners, int at, float v, int winner) {
+  const bool flat = L::RELU && !(v > 0.f);
+  z[at] = flat && v == v ? 0.f : v;
+  if (L::POOL == 2 && TRAINS) winners[at] = flat ? 255 : winner;
+}
+
 template <class L>
 __device__ void conv_forward(const Wave& wave) {
   const Device device(wave);
   if (device.now.size == 0) return;
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   typedef ConvForward<L> Op;
   const Op op{device.arena + L::X, device.w + L::FILTERS};
   float* z = device.arena + L::Z;
   u8* winners = (u8*)(device.arena + L::WINNERS);
   const auto bias = [&](int n) { return L::BIAS >= 0 ? __ldg(device.w + L::BIAS + n) : 0.f; };
   constexpr int TAPS = L::C * L::SIDE * L::SIDE, CELLS = L::QH * L::QW;
-  if constexpr (L::POOL == 1) {
-    Product<Op>::each(op, blockIdx.x, 0, TAPS, [&](int m, int n, float v) {
-      v += bias(n);
-      z[(m / CELLS * L::O + n) * CELLS + m % CELLS] = L::RELU ? fmaxf(v, 0.f) : v;
+  Product<Op>::tiles(op, blockIdx.x, 0, TAPS, [&](int row, int column, const float (&sums)[4]) {
+    each_output<L::POOL>(row, column, sums, [&](int m, int n, float v, int winner) {
+      const int cell = m / (L::POOL * L::POOL);
+      if (m < Op::M && n < L::O) store_cell<L>(z, winners, (cell / CELLS * L::O + n) * CELLS + cell % CELLS, v + bias(n), winner);
     });
-  } else {
-    Product<Op>::tiles(op, blockIdx.x, 0, TAPS, [&](int row, int column, const float (&sums)[4]) {
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        float most = sums[e];
-        int winner = g & 3;
-#pragma unroll
-        for (int k = 1; k < 3; k++) { // the four of a cell are in lanes 4 and 8 apart; the first of equal ones wins
-          const float other = __shfl_xor_sync(ALL, most, 4 * k);
-          const int theirs = __shfl_xor_sync(ALL, winner, 4 * k);
-          if (other > most || (other == most && theirs < winner)) most = other, winner = theirs;
-        }
-        const int m = row + g + (e >> 1) * 8, n = column + 2 * t + (e & 1);
-        if ((g & 3) == 0 && m < Op::M && n < L::O) {
-          most += bias(n);
-          if (L::RELU && !(most > 0.f)) most = most != most ? most : 0.f, winner = 255;
-          const int at = (m / 4 / CELLS * L::O + n) * CELLS + m / 4 % CELLS;
-          z[at] = most;
-          if (TRAINS) winners[at] = winner;
-        }
-      }
-    });
-  }
+  });
 }
 
 /// Writes the slopes before pooling.

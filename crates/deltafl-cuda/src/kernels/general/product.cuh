@@ -50,6 +50,25 @@ __device__ __forceinline__ void wait_for_groups() { asm volatile("cp.async.wait_
 
 __host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
+/// The number of a warp, which the compiler knows to be equal in all lanes.
+__device__ __forceinline__ int warp_number() { return __shfl_sync(ALL, threadIdx.x >> 5, 0); }
+
+/// Returns the largest x of a block, at least 0. All threads call it, with a barrier between two calls.
+template <int THREADS>
+__device__ __forceinline__ float largest_of_block(float x) {
+  __shared__ float most[THREADS / 32];
+  x = warp_max(x);
+  if ((threadIdx.x & 31) == 0) most[threadIdx.x >> 5] = x;
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < THREADS / 32; k++) x = fmaxf(x, most[k]);
+  return x;
+}
+
+/// Returns the power of two that scales `most` to 2¹⁴ … 2¹⁵, at most 2¹²⁶: the scale of operands in
+/// fp16 parts (`split.cuh`).
+__device__ __forceinline__ float half_scale(float most) { return __uint_as_float(min(268u - (__float_as_uint(most) >> 23), 253u) << 23); }
+
 /// The product of a block. An operation `Op` defines
 ///   M, N              rows and columns of the result
 ///   BM, BN, DEPTH     the tile of a block, and the products between two barriers

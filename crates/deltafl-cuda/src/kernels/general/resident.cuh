@@ -1,97 +1,123 @@
 // Recurrent layers whose W_hh stays in registers and shared memory for all time steps of a pass. A
-// block, or a cluster of BLOCKS blocks, processes 16 examples of a device. A warp computes all gates
-// of eight units, so that the gates of a unit and example are in one thread. A layer L defines the
+// block, or a cluster of BLOCKS blocks, processes 16 examples of a device. A layer L defines the
 // places of `recurrent.cuh` and
 //   UNITS, BLOCKS         units of a block, and blocks of a cluster
 //   FORWARD_KEPT,
 //   BACKWARD_KEPT         chunks of 16 rows of W_hh in registers; the others are in shared memory
-// States (forward) and slopes of gates (backward) of the last time step are in the shared memory of
-// every block, [block][example][gate][unit]. A block sends its part to the others.
+// Forward, a warp computes all gates of eight units, so that the gates of a unit and example are in
+// one thread. The states of the last time step are in the shared memory of every block,
+// [block][example][unit], and a block sends its part to the others. Backward, a block multiplies the
+// slopes of its gates with W_hh, and sends the result to the blocks of the units, which add the
+// results of all blocks in their order.
+//
+// Products are those of `split.cuh`. Scales are powers of two: a constant for states, which are below
+// one, that of a warp for W_hh, and that of a block and time step for slopes.
 
 template <class L, int GATES>
 struct Resident {
   static constexpr int UNITS = L::UNITS, BLOCKS = L::BLOCKS, WIDE = (UNITS + 15) / 16 * 16, THREADS = 4 * UNITS;
-  static constexpr int CHUNKS = BLOCKS * WIDE / 16;
+  static constexpr int ROWS = smaller(EXAMPLES, BATCH); // examples of which slopes are sent
   static __host__ __device__ constexpr int pitch(int n) { return n % 32 == 16 ? n : n + 16; }
-  static constexpr int FORWARD_PITCH = pitch(WIDE), BACKWARD_PITCH = pitch(GATES * WIDE);
-  static constexpr int FORWARD_PART = EXAMPLES * FORWARD_PITCH, BACKWARD_PART = EXAMPLES * BACKWARD_PITCH;
+  // Forward: states.
+  static constexpr int FORWARD_CHUNKS = BLOCKS * WIDE / 16, FORWARD_PITCH = pitch(WIDE), FORWARD_PART = EXAMPLES * FORWARD_PITCH;
+  // Backward: slopes of the own gates, and of the states of each block.
+  static constexpr int BACKWARD_CHUNKS = GATES * WIDE / 16, SLOPE_PITCH = pitch(GATES * WIDE), SLOPES = EXAMPLES * SLOPE_PITCH;
+  static constexpr int BACKWARD_PITCH = (UNITS + 7) / 16 * 16 + 8, BACKWARD_PART = ROWS * BACKWARD_PITCH;
 };
 
-/// Eight columns of each gate's W_hh, in the order of the fragments.
-template <int GATES, int CHUNKS, int KEPT, int THREADS>
-struct Columns {
-  float4 kept[GATES][KEPT ? KEPT : 1];
-  float4* rest;
-  /// `entries(gate, chunk)` returns the four rows of this thread.
-  template <class Entries>
-  __device__ __forceinline__ Columns(float4* memory, Entries entries) : rest(memory + threadIdx.x) {
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++)
-#pragma unroll
-      for (int c = 0; c < CHUNKS; c++) {
-        const float4 four = entries(gate, c);
-        if (c < KEPT) kept[gate][c] = four;
-        else rest[(gate * (CHUNKS - KEPT) + c - KEPT) * THREADS] = four;
-      }
-  }
-  __device__ __forceinline__ float4 at(int gate, int c) const { return c < KEPT ? kept[gate][c] : rest[(gate * (CHUNKS - KEPT) + c - KEPT) * THREADS]; }
+/// The scale of states.
+constexpr float STATE_SCALE = 16384.f;
 
-  /// Adds the products of 16 examples with the columns of each gate. `a(gate, chunk, example)`
-  /// returns four entries. SHARED: they are the same for all gates.
-  template <bool SHARED, class A>
-  __device__ __forceinline__ void multiply(float (&sums)[GATES][4], A a) const {
+/// The left operand of a product: entries of 16 examples in the order of the fragments. Rows 0 … 7
+/// contain the high parts of two examples each, and rows 8 … 15 the low parts.
+template <int PITCH>
+struct Fragments {
+  float* memory;
+  /// Stores columns `i` and `i` + 1 of two examples: those of g, then those of g + 8.
+  __device__ __forceinline__ void store(int i, const float (&v)[4], float scale) const {
     const int g = (threadIdx.x & 31) >> 2;
-    float large[GATES][4], small[GATES][4];
+    uint2 high, low;
+    split(v[0] * scale, v[1] * scale, high.x, low.x), split(v[2] * scale, v[3] * scale, high.y, low.y);
+    *(uint2*)(memory + g * PITCH + i) = high, *(uint2*)(memory + (g + 8) * PITCH + i) = low;
+  }
+  /// Loads 16 columns from `i` on: the high parts, or the low parts.
+  __device__ __forceinline__ uint4 load(int i, bool low) const {
+    const int lane = threadIdx.x & 31;
+    return *(const uint4*)(memory + (lane / 4 + (low ? 8 : 0)) * PITCH + i + lane % 4 * 4);
+  }
+};
+
+/// Eight columns of each of TILES tiles of W_hh, in the order of the fragments.
+template <int TILES, int CHUNKS, int KEPT, int THREADS>
+struct Columns {
+  uint4 kept[TILES][KEPT ? KEPT : 1];
+  uint4* rest;
+  float inverse; // of the scale
+
+  /// `entries(tile, chunk)` returns the four rows of this thread.
+  template <class Entries>
+  __device__ __forceinline__ Columns(float4* memory, Entries entries) : rest((uint4*)memory + threadIdx.x) {
+    float most = 0.f;
+    each([&](int tile, int c, uint4& slot) {
+      const float4 v = entries(tile, c);
+      most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+      slot = make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w));
+    });
+    const float scale = half_scale(warp_max(most));
+    inverse = 1.f / scale;
+    each([&](int, int, uint4& slot) {
+      const uint4 v = slot;
+      split(__uint_as_float(v.x) * scale, __uint_as_float(v.y) * scale, slot.x, slot.z);
+      split(__uint_as_float(v.z) * scale, __uint_as_float(v.w) * scale, slot.y, slot.w);
+    });
+  }
+  template <class Use>
+  __device__ __forceinline__ void each(Use use) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+      for (int c = 0; c < CHUNKS; c++) use(tile, c, c < KEPT ? kept[tile][c < KEPT ? c : 0] : rest[(tile * (CHUNKS - KEPT) + c - KEPT) * THREADS]);
+  }
+  __device__ __forceinline__ uint4 at(int tile, int c) const { return c < KEPT ? kept[tile][c < KEPT ? c : 0] : rest[(tile * (CHUNKS - KEPT) + c - KEPT) * THREADS]; }
+
+  /// Adds the products of 16 examples with the columns of each tile. `a(chunk, low)` returns the high
+  /// or low parts of a chunk.
+  template <class A>
+  __device__ __forceinline__ void multiply(float (&sums)[TILES][4], A a) const {
+    float large[TILES][4], small[TILES][4];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
       if (c % 8 == 0)
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++)
+        for (int i = 0; i < 4 * TILES; i++) large[i / 4][i % 4] = small[i / 4][i % 4] = 0.f;
+      const uint4 p = a(c, false), q = a(c, true);
+      const u32 high[4] = {p.x, p.y, p.z, p.w}, low[4] = {q.x, q.y, q.z, q.w};
+      u32 right[TILES][4]; // high parts, then low parts
 #pragma unroll
-          for (int e = 0; e < 4; e++) large[gate][e] = small[gate][e] = 0.f;
-      u32 ah[SHARED ? 1 : GATES][2][4], al[SHARED ? 1 : GATES][2][4];
-#pragma unroll
-      for (int gate = 0; gate < (SHARED ? 1 : GATES); gate++) {
-        const float4 p = a(gate, c, g), q = a(gate, c, g + 8);
-        const float left[2][4] = {{p.x, q.x, p.y, q.y}, {p.z, q.z, p.w, q.w}};
-#pragma unroll
-        for (int i = 0; i < 8; i++) tf32_parts(left[i >> 2][i & 3], ah[gate][i >> 2][i & 3], al[gate][i >> 2][i & 3]);
-      }
-      u32 bh[GATES][2][2], bl[GATES][2][2];
-#pragma unroll
-      for (int gate = 0; gate < GATES; gate++) {
-        float4 r = at(gate, c);
-        asm volatile("" : "+f"(r.x), "+f"(r.y), "+f"(r.z), "+f"(r.w)); // no parts of W_hh in registers for all time steps
-        tf32_parts(r.x, bh[gate][0][0], bl[gate][0][0]), tf32_parts(r.y, bh[gate][0][1], bl[gate][0][1]);
-        tf32_parts(r.z, bh[gate][1][0], bl[gate][1][0]), tf32_parts(r.w, bh[gate][1][1], bl[gate][1][1]);
+      for (int tile = 0; tile < TILES; tile++) {
+        const uint4 r = at(tile, c);
+        right[tile][0] = r.x, right[tile][1] = r.y, right[tile][2] = r.z, right[tile][3] = r.w;
       }
 #pragma unroll
-      for (int k = 0; k < 2; k++) {
+      for (int tile = 0; tile < TILES; tile++) multiply_add(small[tile], low, right[tile]);
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++) multiply_tf32(small[gate], al[SHARED ? 0 : gate][k], bh[gate][k]);
+      for (int tile = 0; tile < TILES; tile++) multiply_add(large[tile], high, right[tile]);
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++) multiply_tf32(large[gate], ah[SHARED ? 0 : gate][k], bh[gate][k]);
-#pragma unroll
-        for (int gate = 0; gate < GATES; gate++) multiply_tf32(small[gate], ah[SHARED ? 0 : gate][k], bl[gate][k]);
-      }
+      for (int tile = 0; tile < TILES; tile++) multiply_add(small[tile], high, right[tile] + 2);
       if (c % 8 == 7 || c == CHUNKS - 1)
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) sums[gate][e] += large[gate][e] + small[gate][e];
+        for (int i = 0; i < 4 * TILES; i++) sums[i / 4][i % 4] += large[i / 4][i % 4] + small[i / 4][i % 4];
     }
   }
 };
 
-/// The parts of all blocks of a cluster, twice: those of the last time step, and of the next.
-template <int BLOCKS, int PART>
+/// Data that the blocks of a cluster send to each other, in even and odd time steps.
+template <int BLOCKS>
 struct Exchange {
-  float* parts; // [2][BLOCKS][PART]
   u64* barriers;
   int rank, received;
 
-  __device__ Exchange(float* memory, u64* barriers) : parts(memory), barriers(barriers), rank(0), received(0) {
-    for (int i = threadIdx.x; i < 2 * BLOCKS * PART; i += blockDim.x) parts[i] = 0.f;
+  __device__ Exchange(u64* barriers) : barriers(barriers), rank(0), received(0) {
 #if CLUSTERS
     if constexpr (BLOCKS > 1) {
       rank = rank_in_cluster();
@@ -99,6 +125,13 @@ struct Exchange {
         init_barrier(shared_address(barriers), 1), init_barrier(shared_address(barriers + 1), 1);
         publish_barriers();
       }
+    }
+#endif
+  }
+  /// Waits until all blocks have written the initial contents of their memory.
+  __device__ void begin() const {
+#if CLUSTERS
+    if constexpr (BLOCKS > 1) {
       publish();
       sync_cluster();
       return;
@@ -106,21 +139,20 @@ struct Exchange {
 #endif
     __syncthreads();
   }
-  __device__ float* own(int t) const { return parts + ((t & 1) * BLOCKS + rank) * PART; }
-  __device__ const float* all(int t) const { return parts + (t & 1) * BLOCKS * PART; }
-
-  /// Sends the own part of time step `t`, which all threads have written, and waits for the others.
-  /// A part is overwritten two time steps later, when all blocks have used it.
-  __device__ void share(int t) {
+  /// Sends `floats` floats at `from(block)`, which all threads have written, to `to` of each other
+  /// block in time step `t`, and waits for theirs. The memory of a time step is overwritten two time
+  /// steps later, when all blocks have used it.
+  template <class From>
+  __device__ void share(int t, int floats, From from, const float* to) {
 #if CLUSTERS
     if constexpr (BLOCKS > 1) {
       publish();
       __syncthreads();
-      const u32 barrier = shared_address(barriers + (t & 1)), from = shared_address(own(t));
-      if (threadIdx.x == 0) expect(barrier, (BLOCKS - 1) * PART * 4);
+      const u32 barrier = shared_address(barriers + (t & 1));
+      if (threadIdx.x == 0) expect(barrier, (BLOCKS - 1) * floats * 4);
       if (threadIdx.x > 0 && threadIdx.x < BLOCKS) {
-        const int to = (rank + threadIdx.x) % BLOCKS;
-        send_bulk(in_block(from, to), from, PART * 4, in_block(barrier, to));
+        const int block = (rank + threadIdx.x) % BLOCKS;
+        send_bulk(in_block(shared_address(to), block), shared_address(from(block)), floats * 4, in_block(barrier, block));
       }
       wait_for(barrier, received >> 1 & 1);
       received++;
@@ -176,18 +208,22 @@ __device__ void resident_forward(const Wave& wave) {
   __shared__ u64 barriers[2];
   const Device device(wave);
   if (device.now.size == 0) return;
-  Exchange<L::BLOCKS, Shape::FORWARD_PART> states((float*)recurrent_memory, barriers);
-  const Entries<L> here(states.rank);
+  float* states = (float*)recurrent_memory; // [2][BLOCKS][FORWARD_PART]
+  Exchange<L::BLOCKS> exchange(barriers);
+  for (int i = threadIdx.x; i < 2 * L::BLOCKS * Shape::FORWARD_PART; i += Shape::THREADS) states[i] = 0.f;
+  exchange.begin();
+  const Entries<L> here(exchange.rank);
   const int lane = threadIdx.x & 31, t4 = lane & 3;
   const float* w = device.w + L::RECURRENT;
-  const Columns<GATES, Shape::CHUNKS, L::FORWARD_KEPT, Shape::THREADS> columns(recurrent_memory + L::BLOCKS * Shape::FORWARD_PART / 2, [&](int gate, int c) {
-    const int of = c / (Shape::WIDE / 16), k = c % (Shape::WIDE / 16) * 16 + 4 * t4, n = states.rank * L::UNITS + (threadIdx.x >> 5) * 8 + (lane >> 2);
+  const Columns<GATES, Shape::FORWARD_CHUNKS, L::FORWARD_KEPT, Shape::THREADS> columns(recurrent_memory + L::BLOCKS * Shape::FORWARD_PART / 2, [&](int gate, int c) {
+    const int of = c / (Shape::WIDE / 16), k = c % (Shape::WIDE / 16) * 16 + 4 * t4, n = exchange.rank * L::UNITS + (threadIdx.x >> 5) * 8 + (lane >> 2);
     const float* row = w + (size_t)(gate * H + n) * H + of * L::UNITS;
     float v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = n < H && k + i < L::UNITS && of * L::UNITS + k + i < H ? row[k + i] : 0.f;
     return make_float4(v[0], v[1], v[2], v[3]);
   });
+  const float inverse = columns.inverse * (1.f / STATE_SCALE);
   float2 bias[GATES];
 #pragma unroll
   for (int gate = 0; gate < GATES; gate++) bias[gate] = here.unit < H ? load_two<H>(device.w + L::BIAS + gate * H + here.unit, here.unit) : make_float2(0.f, 0.f);
@@ -213,14 +249,15 @@ __device__ void resident_forward(const Wave& wave) {
   fetch(0);
   for (int t = 0; t < L::LEN; t++) {
     float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
-    float sums[GATES][4];
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++) sums[gate][0] = sums[gate][2] = bias[gate].x, sums[gate][1] = sums[gate][3] = bias[gate].y;
+    float sums[GATES][4] = {};
     if (t > 0) {
-      const float* h = states.all(t);
-      columns.template multiply<true>(sums, [&](int, int c, int m) { return *(const float4*)(h + c / (Shape::WIDE / 16) * Shape::FORWARD_PART + m * Shape::FORWARD_PITCH + c % (Shape::WIDE / 16) * 16 + 4 * t4); });
+      const float* all = states + (t & 1) * L::BLOCKS * Shape::FORWARD_PART;
+      columns.multiply(sums, [&](int c, bool low) {
+        const Fragments<Shape::FORWARD_PITCH> part{(float*)all + c / (Shape::WIDE / 16) * Shape::FORWARD_PART};
+        return part.load(c % (Shape::WIDE / 16) * 16, low);
+      });
     }
-    float* own = states.own(t + 1) + here.part;
+    float* own = states + ((t + 1 & 1) * L::BLOCKS + exchange.rank) * Shape::FORWARD_PART;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       float gates[2][GATES];
@@ -228,10 +265,9 @@ __device__ void resident_forward(const Wave& wave) {
       for (int j = 0; j < 2; j++) {
         float products[GATES];
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++) gates[j][gate] = j ? inputs[i][gate].y : inputs[i][gate].x, products[gate] = sums[gate][2 * i + j];
+        for (int gate = 0; gate < GATES; gate++) gates[j][gate] = j ? inputs[i][gate].y : inputs[i][gate].x, products[gate] = fmaf(sums[gate][2 * i + j], inverse, j ? bias[gate].y : bias[gate].x);
         before[2 * i + j] = Cell::forward(gates[j], products, inner[2 * i + j], before[2 * i + j]);
       }
-      *(float2*)(own + (here.rows[i] % EXAMPLES) * Shape::FORWARD_PITCH) = make_float2(before[2 * i], before[2 * i + 1]);
       if (here.valid[i]) {
         const int at = t * BATCH + here.rows[i];
         if (TRAINS) {
@@ -242,9 +278,12 @@ __device__ void resident_forward(const Wave& wave) {
         if (TRAINS || L::SEQUENCE || t == L::LEN - 1) store_two<H>(states_at + (size_t)(at + BATCH) * H, here.unit, before[2 * i], before[2 * i + 1]);
       }
     }
-    if (t + 1 < L::LEN) fetch(t + 1), states.share(t + 1);
+    if (t + 1 == L::LEN) break;
+    fetch(t + 1);
+    Fragments<Shape::FORWARD_PITCH>{own}.store(here.part, before, STATE_SCALE);
+    exchange.share(t + 1, Shape::FORWARD_PART, [&](int) { return own; }, own);
   }
-  states.end();
+  exchange.end();
 }
 
 template <class Cell, class L>
@@ -254,16 +293,21 @@ __device__ void resident_backward(const Wave& wave) {
   __shared__ u64 barriers[2];
   const Device device(wave);
   if (device.now.size == 0) return;
-  Exchange<L::BLOCKS, Shape::BACKWARD_PART> slopes((float*)recurrent_memory, barriers);
-  const Entries<L> here(slopes.rank);
+  // The slopes of the own gates, and those of states: received and sent, [2][BLOCKS][BACKWARD_PART].
+  float *slopes = (float*)recurrent_memory, *received = slopes + Shape::SLOPES, *sent = received + 2 * L::BLOCKS * Shape::BACKWARD_PART;
+  const Fragments<Shape::SLOPE_PITCH> own{slopes};
+  Exchange<L::BLOCKS> exchange(barriers);
+  for (int i = threadIdx.x; i < Shape::SLOPES; i += Shape::THREADS) slopes[i] = 0.f;
+  exchange.begin();
+  const Entries<L> here(exchange.rank);
   const int lane = threadIdx.x & 31, t4 = lane & 3;
   const float* w = device.w + L::RECURRENT;
-  const Columns<GATES, Shape::CHUNKS, L::BACKWARD_KEPT, Shape::THREADS> columns(recurrent_memory + L::BLOCKS * Shape::BACKWARD_PART / 2, [&](int gate, int c) {
-    const int of = c / (Shape::WIDE / 16), k = c % (Shape::WIDE / 16) * 16 + 4 * t4, n = slopes.rank * L::UNITS + (threadIdx.x >> 5) * 8 + (lane >> 2);
-    const float* column = w + (size_t)(gate * H + of * L::UNITS) * H + n;
+  const Columns<L::BLOCKS, Shape::BACKWARD_CHUNKS, L::BACKWARD_KEPT, Shape::THREADS> columns((float4*)(sent + 2 * L::BLOCKS * Shape::BACKWARD_PART), [&](int block, int c) {
+    const int gate = c / (Shape::WIDE / 16), k = c % (Shape::WIDE / 16) * 16 + 4 * t4, part = (threadIdx.x >> 5) * 8 + (lane >> 2), n = block * L::UNITS + part;
+    const float* column = w + (size_t)(gate * H + exchange.rank * L::UNITS) * H + n;
     float v[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = n < H && k + i < L::UNITS && of * L::UNITS + k + i < H ? column[(k + i) * H] : 0.f;
+    for (int i = 0; i < 4; i++) v[i] = n < H && k + i < L::UNITS && exchange.rank * L::UNITS + k + i < H ? column[(k + i) * H] : 0.f;
     return make_float4(v[0], v[1], v[2], v[3]);
   });
   float carry[4] = {0.f, 0.f, 0.f, 0.f}, after[4];
@@ -293,35 +337,55 @@ __device__ void resident_backward(const Wave& wave) {
   for (int t = L::LEN - 1; t >= 0; t--) {
     float* gates_at = device.arena + L::GATES + (size_t)t * BATCH * GATES * H + here.unit;
     float* of_inner_at = device.arena + L::INNER_SLOPES + (size_t)t * BATCH * GATES * H + here.unit;
-    float sums[GATES][4] = {};
-    if (t < L::LEN - 1) {
-      const float* dz = slopes.all(t);
-      columns.template multiply<false>(sums, [&](int gate, int c, int m) { return *(const float4*)(dz + c / (Shape::WIDE / 16) * Shape::BACKWARD_PART + m * Shape::BACKWARD_PITCH + gate * Shape::WIDE + c % (Shape::WIDE / 16) * 16 + 4 * t4); });
-    }
-    float* own = slopes.own(t - 1) + here.part;
+    const int at = (t & 1) * L::BLOCKS * Shape::BACKWARD_PART + here.part;
+    float of_inner[4][GATES], most = 0.f; // by entry: two units of two examples
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      float gates[2][GATES], of_inner[2][GATES];
+      float gates[2][GATES], dh[2] = {from_output[i].x, from_output[i].y};
+      const int row = here.rows[i] % EXAMPLES;
+      if (t < L::LEN - 1 && row < Shape::ROWS)
+#pragma unroll
+        for (int block = 0; block < L::BLOCKS; block++) {
+          const float2 part = *(const float2*)(received + at + block * Shape::BACKWARD_PART + row * Shape::BACKWARD_PITCH);
+          dh[0] += part.x, dh[1] += part.y;
+        }
 #pragma unroll
       for (int j = 0; j < 2; j++) {
         const int e = 2 * i + j;
-        float dh = j ? from_output[i].y : from_output[i].x;
 #pragma unroll
-        for (int gate = 0; gate < GATES; gate++) gates[j][gate] = j ? saved[i][gate].y : saved[i][gate].x, dh += sums[gate][e];
+        for (int gate = 0; gate < GATES; gate++) gates[j][gate] = j ? saved[i][gate].y : saved[i][gate].x;
         const float old = j ? before[i].y : before[i].x;
-        Cell::backward(gates[j], of_inner[j], dh, j ? inner[i].y : inner[i].x, old, after[e], carry[e]);
+        Cell::backward(gates[j], of_inner[e], dh[j], j ? inner[i].y : inner[i].x, old, after[e], carry[e]);
         if (Cell::HAS_CELLS) after[e] = old;
       }
 #pragma unroll
       for (int gate = 0; gate < GATES; gate++) {
-        *(float2*)(own + (here.rows[i] % EXAMPLES) * Shape::BACKWARD_PITCH + gate * Shape::WIDE) = make_float2(of_inner[0][gate], of_inner[1][gate]);
+        most = fmaxf(most, fmaxf(fabsf(of_inner[2 * i][gate]), fabsf(of_inner[2 * i + 1][gate])));
         if (here.valid[i]) {
           store_two<H>(gates_at + (here.rows[i] * GATES + gate) * H, here.unit, gates[0][gate], gates[1][gate]);
-          if (!Cell::HAS_CELLS) store_two<H>(of_inner_at + (here.rows[i] * GATES + gate) * H, here.unit, of_inner[0][gate], of_inner[1][gate]);
+          if (!Cell::HAS_CELLS) store_two<H>(of_inner_at + (here.rows[i] * GATES + gate) * H, here.unit, of_inner[2 * i][gate], of_inner[2 * i + 1][gate]);
         }
       }
     }
-    if (t > 0) fetch(t - 1), slopes.share(t - 1);
+    if (t == 0) break;
+    fetch(t - 1);
+    const float scale = half_scale(largest_of_block<Shape::THREADS>(most));
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) own.store(gate * Shape::WIDE + here.part, {of_inner[0][gate], of_inner[1][gate], of_inner[2][gate], of_inner[3][gate]}, scale);
+    __syncthreads();
+    float sums[L::BLOCKS][4] = {};
+    columns.multiply(sums, [&](int c, bool low) { return own.load(c * 16, low); });
+    const float inverse = columns.inverse / scale;
+    const int next = (t - 1 & 1) * L::BLOCKS * Shape::BACKWARD_PART;
+#pragma unroll
+    for (int block = 0; block < L::BLOCKS; block++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int row = here.rows[i] % EXAMPLES;
+        float* to = block == exchange.rank ? received : sent;
+        if (row < Shape::ROWS) *(float2*)(to + next + block * Shape::BACKWARD_PART + row * Shape::BACKWARD_PITCH + here.part) = make_float2(sums[block][2 * i] * inverse, sums[block][2 * i + 1] * inverse);
+      }
+    exchange.share(t - 1, Shape::BACKWARD_PART, [&](int block) { return sent + next + block * Shape::BACKWARD_PART; }, received + next + exchange.rank * Shape::BACKWARD_PART);
   }
-  slopes.end();
+  exchange.end();
 }

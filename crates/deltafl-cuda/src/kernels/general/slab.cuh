@@ -59,6 +59,7 @@ struct SlabProduct {
       const float* right = memory + stage * STAGE + (wn + g) * PITCH + t;
 #pragma unroll
       for (int k = 0; k < DEPTH; k += 8) {
+        if (K % DEPTH && k0 + k >= K) break;
         const int2 at = *(const int2*)(offsets + k0 + k + 2 * t);
         u32 bh[P::NT][2], bl[P::NT][2];
 #pragma unroll
@@ -105,6 +106,14 @@ struct InputSlab {
   static constexpr int TALL = L::H + 2 * L::PAD, WIDE = L::W + 2 * L::PAD, MAP = TALL * WIDE;
   template <int EXAMPLES_, int THREADS>
   static __device__ void fill(float* slab, const float* x, int first) {
+    constexpr int LEN = L::C * MAP;
+    if (!L::PAD && LEN % 4 == 0) {
+      for (int i = threadIdx.x; i < EXAMPLES_ * LEN / 4; i += THREADS) {
+        const bool inside = first + 4 * i / LEN < BATCH;
+        copy_async_or_zero<4>(shared_address(slab + 4 * i), inside ? x + (size_t)first * LEN + 4 * i : nullptr, x);
+      }
+      return;
+    }
     for (int i = threadIdx.x; i < EXAMPLES_ * L::C * MAP; i += THREADS) {
       const int map = i / MAP, y = i % MAP / WIDE - L::PAD, x_ = i % WIDE - L::PAD;
       const bool inside = first + map / L::C < BATCH && (!L::PAD || (y >= 0 && y < L::H && x_ >= 0 && x_ < L::W));
@@ -131,7 +140,6 @@ __device__ void slab_forward(const Wave& wave) {
   const float* filters = device.w + L::FILTERS;
   float* z = device.arena + L::Z;
   u8* winners = (u8*)(device.arena + L::WINNERS);
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   // If POOL = 2, the four pixels of a cell are adjacent rows.
   const auto base = [&](int row) {
     int example, m;
@@ -142,27 +150,12 @@ __device__ void slab_forward(const Wave& wave) {
     return (example * L::C * Slab::TALL + y * L::STRIDE) * Slab::WIDE + x_ * L::STRIDE;
   };
   Product_::run(slab, memory, blockIdx.x % Product_::TILES_N * Product_::BN, base, [&](int k, int n) { return filters + n * K + k; }, [&](int row, int column, const float (&sums)[4]) {
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      float most = sums[e];
-      int winner = g & 3;
-      if (L::POOL == 2)
-#pragma unroll
-        for (int k = 1; k < 3; k++) { // the four of a cell are in lanes 4 and 8 apart; the first of equal ones wins
-          const float other = __shfl_xor_sync(ALL, most, 4 * k);
-          const int theirs = __shfl_xor_sync(ALL, winner, 4 * k);
-          if (other > most || (other == most && theirs < winner)) most = other, winner = theirs;
-        }
-      int example, m;
-      const int n = column + 2 * t + (e & 1);
-      if (rows.decode(row + g + (e >> 1) * 8, example, m) && n < L::O && (L::POOL == 1 || (g & 3) == 0)) {
-        const float v = most + (L::BIAS >= 0 ? __ldg(device.w + L::BIAS + n) : 0.f);
-        const int at = ((rows.first_example + example) * L::O + n) * CELLS + m / (L::POOL * L::POOL);
-        const bool flat = L::RELU && !(v > 0.f) && v == v;
-        z[at] = flat ? 0.f : v;
-        if (L::POOL == 2 && TRAINS) winners[at] = L::RELU && !(v > 0.f) ? 255 : winner;
-      }
-    }
+    each_output<L::POOL>(row, column, sums, [&](int m, int n, float v, int winner) {
+      int example, position;
+      if (!rows.decode(m, example, position) || n >= L::O) return;
+      if (L::BIAS >= 0) v += __ldg(device.w + L::BIAS + n);
+      store_cell<L>(z, winners, ((rows.first_example + example) * L::O + n) * CELLS + position / (L::POOL * L::POOL), v, winner);
+    });
   });
 }
 
@@ -268,14 +261,15 @@ __device__ void slab_gradient(const Wave& wave) {
     }
     commit_copies();
     constexpr int LINE_CELLS = P::LINES / L::POOL * L::QW;
+#pragma unroll 4
     for (int i = tid; i < BM * LINE_CELLS; i += THREADS) {
       const int o = m0 + i / LINE_CELLS, y = i % LINE_CELLS / L::QW, x_ = i % L::QW, row = line / L::POOL + y;
       float slope = 0.f;
       int winner = 0;
       if (o < L::O && row < L::QH) {
         const int at = (example * L::O + o) * CELLS + row * L::QW + x_;
-        slope = dz[at];
-        if (L::POOL == 2) winner = winners[at];
+        slope = __ldg(dz + at);
+        if (L::POOL == 2) winner = __ldg(winners + at);
       }
       float* to = left + (o - m0) * PITCH;
       if (L::POOL == 1) to[y * WIDTH + x_] = slope;

@@ -6,6 +6,7 @@ use super::network::{Layer, Network, NetworkInput};
 use crate::compile::KernelSource;
 
 mod convolution;
+mod halves;
 mod maps;
 mod recurrent;
 
@@ -53,7 +54,7 @@ struct Tensor {
     flat: usize,
     at: usize,
     len: usize,
-    /// Rows and columns of the working form, if it is the transpose.
+    /// Rows and columns of the matrices of the working form, if they are transposes.
     transposed: Option<[usize; 2]>,
 }
 
@@ -291,7 +292,8 @@ impl Builder {
 
     fn finish(self, network: &Network, labels: usize) -> Program {
         let window = if let NetworkInput::Text { len } = network.input { len } else { 0 };
-        let mut text = String::from("#include \"common.cuh\"\n");
+        let mut text =
+            String::from("#include \"common.cuh\"\n#include \"split.cuh\"\n#include \"groups.cuh\"\n");
         if self.clusters {
             text += "#include \"cluster.cuh\"\n";
         }
@@ -308,13 +310,14 @@ impl Builder {
         }
         let _ = writeln!(text, "constexpr size_t ARENA = {};", self.arena);
         let _ = writeln!(text, "constexpr bool TRAINS = {};", self.trains);
-        const HEADERS: [&str; 11] = [
+        const HEADERS: [&str; 12] = [
             "wave",
             "product",
             "dense",
             "conv",
             "slab",
             "fold",
+            "halves",
             "recurrent",
             "resident",
             "table",
@@ -345,7 +348,10 @@ impl Builder {
             let place = match transposed {
                 None => format!("{flat} + i - {at}"),
                 Some([rows, columns]) => {
-                    format!("{flat} + (i - {at}) % {columns} * {rows} + (i - {at}) / {columns}")
+                    let (k, matrix) = (format!("(i - {at})"), rows * columns);
+                    format!(
+                        "{flat} + {k} / {matrix} * {matrix} + {k} % {columns} * {rows} + {k} % {matrix} / {columns}"
+                    )
                 }
             };
             let _ = writeln!(text, "  if (i >= {at} && i < {}) return {place};", at + len);

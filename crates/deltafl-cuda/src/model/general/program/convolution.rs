@@ -1,26 +1,28 @@
-//! Convolutions: maps in shared memory if they fit (`slab.cuh`), else tiles from global memory
-//! (`conv.cuh`).
+//! Convolutions: maps in shared memory if they fit (`halves.cuh`, or `slab.cuh` for few channels),
+//! else tiles from global memory (`conv.cuh`).
 
+use super::halves::Halves;
 use super::{Activation, Builder, Launch, THREADS, or_none};
 use crate::model::general::network::Convolution;
 
 /// The shortest part of a convolution's gradient sum for a separate block.
 const SHORTEST_PART: usize = 512;
 /// Blocks per device that keep a GPU busy with few devices.
-const FEW_BLOCKS: usize = 8;
+pub(super) const FEW_BLOCKS: usize = 8;
 /// Bytes of shared memory of a block, of which two fit on a multiprocessor of compute capability 9.0,
 /// and of a block of every supported GPU.
 const SLAB_BYTES: [usize; 2] = [110 * 1024, 80 * 1024];
-/// The most positions in a piece of a gradient's sum.
-const PIECE: usize = 128;
+/// The most positions in a piece of a gradient's sum: the first number for which it fits. Short
+/// pieces wait for memory more often.
+const PIECES: [usize; 2] = [448, 128];
 /// The most tiles of a warp, whose sums are in registers.
 const MOST_TILES: usize = 16;
 /// The warps of a block along the rows and the columns.
-const WARPS: [[usize; 2]; 3] = [[8, 1], [4, 2], [2, 4]];
+const WARPS: [[usize; 2]; 4] = [[8, 1], [4, 2], [2, 4], [1, 8]];
 
 /// The tiles of a product whose maps are in shared memory.
 #[derive(Clone, Copy)]
-struct Tiles {
+pub(super) struct Tiles {
     warps: [usize; 2],
     /// 16 × 8 tiles of a warp.
     tiles: [usize; 2],
@@ -29,8 +31,8 @@ struct Tiles {
     /// Blocks of an example.
     pieces: usize,
     /// Blocks per device.
-    blocks: usize,
-    shared: usize,
+    pub(super) blocks: usize,
+    pub(super) shared: usize,
     cost: f64,
 }
 
@@ -52,22 +54,37 @@ impl Tiles {
         slab: usize,
         memory: usize,
     ) -> Option<Self> {
+        let shared = |images: usize, wide: usize| {
+            images * slab.next_multiple_of(16) + 4 * (3 * wide * 36 + sum.next_multiple_of(32))
+        };
+        Self::fastest(batch, [positions, columns], memory, shared, |_, tiles, _| Self::time(tiles))
+    }
+
+    /// Returns the fastest tiles of a product of `positions` rows per example with `columns`
+    /// columns. `shared(images, columns)` returns the bytes of a block, and
+    /// `time(warps, tiles, used)` its time, where `used` are the tiles that are not empty.
+    pub(super) fn fastest(
+        batch: usize,
+        [positions, columns]: [usize; 2],
+        memory: usize,
+        shared: impl Fn(usize, usize) -> usize,
+        time: impl Fn([usize; 2], [usize; 2], [usize; 2]) -> f64,
+    ) -> Option<Self> {
         let mut best: Option<Self> = None;
         for warps in WARPS {
             for tiles in (1..=4).flat_map(|rows| (1..=4).map(move |columns| [rows, columns])) {
                 let [most, wide] = Self::rows(warps, tiles);
                 let pieces = positions.div_ceil(most);
                 let images = if pieces > 1 { 1 } else { (most / positions).clamp(1, batch) };
-                let shared =
-                    images * slab.next_multiple_of(16) + 4 * (3 * wide * 36 + sum.next_multiple_of(32));
-                if tiles[0] * tiles[1] > MOST_TILES
-                    || shared > memory
-                    || positions.div_ceil(pieces).next_multiple_of(16) > most
-                {
+                let piece = positions.div_ceil(pieces).next_multiple_of(16);
+                let rows = if pieces > 1 { piece } else { images * positions };
+                let shared = shared(images, wide);
+                if shared > memory || rows > most {
                     continue;
                 }
                 let blocks = columns.div_ceil(wide) * batch.div_ceil(images) * pieces;
-                let cost = blocks as f64 * Self::time(tiles);
+                let used = [rows.div_ceil(16), columns.min(wide).div_ceil(8)];
+                let cost = blocks as f64 * time(warps, tiles, used);
                 if best.is_none_or(|best| cost < best.cost) {
                     best = Some(Self { warps, tiles, images, pieces, blocks, shared, cost });
                 }
@@ -76,7 +93,7 @@ impl Tiles {
         best
     }
 
-    fn sizes(&self) -> Vec<(&'static str, i64)> {
+    pub(super) fn sizes(&self) -> Vec<(&'static str, i64)> {
         vec![
             ("WR", self.warps[0] as i64),
             ("WC", self.warps[1] as i64),
@@ -136,17 +153,23 @@ impl Slabs {
             (true, _, Some(fold)) => Some(SlopesPlan::Fold(fold)),
             (true, _, None) => return None,
         };
-        let (gradient, lines, splits) = Self::gradient(convolution, batch, memory)?;
+        let (gradient, lines, splits) =
+            PIECES.into_iter().find_map(|most| Self::gradient(convolution, batch, most, memory))?;
         Some(Self { forward, backward, gradient, lines, splits })
     }
 
-    /// Returns the tiles, lines and splits of the gradient.
-    fn gradient(convolution: &Convolution, batch: usize, memory: usize) -> Option<(Tiles, usize, usize)> {
+    /// Returns the tiles, lines and splits of the gradient, with pieces of at most `piece` positions.
+    fn gradient(
+        convolution: &Convolution,
+        batch: usize,
+        piece: usize,
+        memory: usize,
+    ) -> Option<(Tiles, usize, usize)> {
         let ([channels, _, width], [filters, rows, columns]) = (convolution.input, convolution.output());
         let (side, pool) = (convolution.side, if convolution.pool { 2 } else { 1 });
         let (taps, tall, wide) = (side * side, pool * rows, pool * columns);
         // Equal pieces of at most so many positions.
-        let most = (PIECE / (pool * wide)).max(1) * pool;
+        let most = (piece / (pool * wide)).max(1) * pool;
         let pieces = tall.div_ceil(most);
         let lines = tall.div_ceil(pieces).next_multiple_of(pool);
         let pieces = tall.div_ceil(lines);
@@ -225,29 +248,56 @@ impl Fold {
     }
 }
 
+/// The kernels of a convolution.
+enum Plan {
+    Halves(Halves),
+    Slabs(Slabs),
+    /// `conv.cuh`, with the parts of the gradient's sum.
+    Tiles(usize),
+}
+
+impl Plan {
+    fn new(convolution: &Convolution, batch: usize, needs_slopes: bool, memory: usize) -> Self {
+        if let Some(halves) = Halves::new(convolution, batch, needs_slopes, memory) {
+            return Self::Halves(halves);
+        }
+        if let Some(slabs) = Slabs::new(convolution, batch, needs_slopes, memory) {
+            return Self::Slabs(slabs);
+        }
+        let [_, rows, columns] = convolution.output();
+        let sum = batch * rows * columns * if convolution.pool { 4 } else { 1 };
+        Self::Tiles(FEW_BLOCKS.div_ceil(gradient_tiles(convolution)).min(sum / SHORTEST_PART).max(1))
+    }
+
+    /// Returns the parts of the gradient's sum.
+    fn splits(&self) -> usize {
+        match self {
+            Self::Halves(halves) => halves.splits(),
+            Self::Slabs(slabs) => slabs.splits,
+            Self::Tiles(splits) => *splits,
+        }
+    }
+}
+
 impl Builder {
     pub(super) fn convolution(&mut self, convolution: Convolution, x: Activation) -> Activation {
         let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
-        let ([tall, wide], batch, taps) =
+        let ([tall, wide], batch, of_filter) =
             (convolution.size(), self.batch, channels * convolution.side * convolution.side);
-        let weights = self.tensor(filters * taps, None);
+        let memory = SLAB_BYTES[usize::from(!self.clusters)];
+        let plan = Plan::new(&convolution, batch, self.trains && x.slopes.is_some(), memory);
+        let by_tap = [convolution.side * convolution.side, channels];
+        let weights = self.tensor(filters * of_filter, matches!(plan, Plan::Halves(_)).then_some(by_tap));
         let bias = convolution.bias.then(|| self.tensor(filters, None));
         let cells = batch * filters * rows * columns;
         let (at, slopes) = (self.place(cells), self.slopes(cells));
         let pool = if convolution.pool { 2 } else { 1 };
         let winners = if self.trains && pool == 2 { self.place(cells.div_ceil(4)) } else { 0 };
-        let memory = SLAB_BYTES[usize::from(!self.clusters)];
-        let slabs = Slabs::new(&convolution, batch, self.trains && x.slopes.is_some(), memory);
-        let is_widened = self.trains && pool == 2 && slabs.is_none();
+        let is_widened = self.trains && pool == 2 && matches!(plan, Plan::Tiles(_));
         let widened = is_widened.then(|| self.place(batch * filters * tall * wide));
-        let tiles = filters.div_ceil(narrow(filters)) * taps.div_ceil(64);
-        let sum = batch * rows * columns * pool * pool;
-        let splits = match &slabs {
-            Some(slabs) => slabs.splits,
-            None => FEW_BLOCKS.div_ceil(tiles).min(sum / SHORTEST_PART).max(1),
-        };
-        let parts = if self.trains && splits > 1 { self.place(splits * filters * taps) } else { 0 };
-        let layer = self.sizes(&[
+        let splits = plan.splits();
+        let parts = if self.trains && splits > 1 { self.place(splits * filters * of_filter) } else { 0 };
+        let mut sizes = vec![
             ("C", channels as i64),
             ("H", height as i64),
             ("W", width as i64),
@@ -272,52 +322,80 @@ impl Builder {
             ("PARTS", parts as i64),
             ("RELU", convolution.relu.into()),
             ("CUT", x.cut.into()),
-        ]);
-        let bias_blocks = bias.map_or(0, |_| filters.div_ceil(8));
-        let mut backward = Vec::new();
-        if let Some(slabs) = slabs {
-            let forward = self.slab_kernel("forward", &layer, slabs.forward, 0, &[]);
-            self.forward.push(forward);
-            match slabs.backward {
-                Some(SlopesPlan::Slab(tiles)) => {
-                    backward.push(self.slab_kernel("backward", &layer, tiles, 0, &[]));
-                }
-                Some(SlopesPlan::Fold(fold)) => backward.push(self.fold_kernel(&layer, &fold)),
-                None => {}
-            }
-            if self.trains {
-                let others = [("LINES", slabs.lines as i64), ("SPLITS", splits as i64)];
-                let gradient = self.slab_kernel("gradient", &layer, slabs.gradient, bias_blocks, &others);
-                backward.push(gradient.beside(1));
-            }
-        } else {
-            let blocks = sum.div_ceil(128) * filters.div_ceil(narrow(filters));
-            let forward = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
-            self.forward.push(forward);
-            if widened.is_some() {
-                let blocks = (batch * filters * tall * wide).div_ceil(1024);
-                backward.push(self.kernel(&format!("conv_widen<{layer}>(wave)"), blocks, THREADS));
-            }
-            if self.trains && x.slopes.is_some() {
-                let blocks = (batch * height * width).div_ceil(128) * channels.div_ceil(narrow(channels));
-                backward.push(self.kernel(&format!("conv_backward<{layer}>(wave)"), blocks, THREADS));
-            }
-            if self.trains {
-                let blocks = tiles * splits + bias_blocks;
-                backward
-                    .push(self.kernel(&format!("conv_gradient<{layer}>(wave)"), blocks, THREADS).beside(1));
-            }
+        ];
+        if let Plan::Halves(_) = plan {
+            sizes.extend(self.half_places(&convolution));
         }
+        let layer = self.sizes(&sizes);
+        let bias_blocks = bias.map_or(0, |_| filters.div_ceil(8));
+        let mut backward = match plan {
+            Plan::Halves(halves) => self.halves(&layer, &halves, bias_blocks),
+            Plan::Slabs(slabs) => self.slabs(&layer, &slabs, bias_blocks),
+            Plan::Tiles(splits) => self.tiles(&layer, &convolution, x, bias_blocks, splits),
+        };
         if self.trains {
             if splits > 1 {
-                let blocks = (filters * taps).div_ceil(THREADS as usize);
-                backward
-                    .push(self.kernel(&format!("conv_descend<{layer}>(wave)"), blocks, THREADS).beside(1));
+                let blocks = (filters * of_filter).div_ceil(THREADS as usize);
+                let descend = self.kernel(&format!("conv_descend<{layer}>(wave)"), blocks, THREADS);
+                let after = backward.iter().rposition(|launch| launch.sequence == 1).map_or(0, |i| i + 1);
+                backward.insert(after, descend.beside(1));
             }
             self.backward.push(backward);
         }
         let cut = convolution.relu && !convolution.pool;
         Activation { at, width: filters * rows * columns, rows: 1, slopes, cut }
+    }
+
+    /// Adds the kernels of `slab.cuh`. Returns those of the backward pass.
+    fn slabs(&mut self, layer: &str, slabs: &Slabs, bias_blocks: usize) -> Vec<Launch> {
+        let forward = self.slab_kernel("forward", layer, slabs.forward, 0, &[]);
+        self.forward.push(forward);
+        let mut backward = Vec::new();
+        match &slabs.backward {
+            Some(SlopesPlan::Slab(tiles)) => {
+                backward.push(self.slab_kernel("backward", layer, *tiles, 0, &[]));
+            }
+            Some(SlopesPlan::Fold(fold)) => backward.push(self.fold_kernel(layer, fold)),
+            None => {}
+        }
+        if self.trains {
+            let others = [("LINES", slabs.lines as i64), ("SPLITS", slabs.splits as i64)];
+            let gradient = self.slab_kernel("gradient", layer, slabs.gradient, bias_blocks, &others);
+            backward.push(gradient.beside(1));
+        }
+        backward
+    }
+
+    /// Adds the kernels of `conv.cuh`. Returns those of the backward pass.
+    fn tiles(
+        &mut self,
+        layer: &str,
+        convolution: &Convolution,
+        x: Activation,
+        bias_blocks: usize,
+        splits: usize,
+    ) -> Vec<Launch> {
+        let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
+        let ([tall, wide], batch, pool) = (convolution.size(), self.batch, convolution.pool);
+        let sum = batch * rows * columns * if pool { 4 } else { 1 };
+        let blocks = sum.div_ceil(128) * filters.div_ceil(narrow(filters));
+        let forward = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
+        self.forward.push(forward);
+        let mut backward = Vec::new();
+        if !self.trains {
+            return backward;
+        }
+        if pool {
+            let blocks = (batch * filters * tall * wide).div_ceil(1024);
+            backward.push(self.kernel(&format!("conv_widen<{layer}>(wave)"), blocks, THREADS));
+        }
+        if x.slopes.is_some() {
+            let blocks = (batch * height * width).div_ceil(128) * channels.div_ceil(narrow(channels));
+            backward.push(self.kernel(&format!("conv_backward<{layer}>(wave)"), blocks, THREADS));
+        }
+        let blocks = gradient_tiles(convolution) * splits + bias_blocks;
+        backward.push(self.kernel(&format!("conv_gradient<{layer}>(wave)"), blocks, THREADS).beside(1));
+        backward
     }
 
     /// Adds the kernel of `fold.cuh`.
@@ -353,4 +431,11 @@ impl Builder {
 /// Returns the width of a tile of this many columns.
 fn narrow(columns: usize) -> usize {
     if columns <= 32 { 32 } else { 64 }
+}
+
+/// Returns the tiles of the gradient of the filters in `conv.cuh`.
+fn gradient_tiles(convolution: &Convolution) -> usize {
+    let [channels, ..] = convolution.input;
+    let [filters, ..] = convolution.output();
+    filters.div_ceil(narrow(filters)) * (channels * convolution.side * convolution.side).div_ceil(64)
 }

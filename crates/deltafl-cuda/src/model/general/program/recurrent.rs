@@ -8,7 +8,7 @@ const CELL_TILE: usize = 16;
 /// The most warps of a block that keeps W_hh: each needs many registers.
 const MOST_WARPS: usize = 12;
 /// Registers of a thread of `resident.cuh` that do not contain W_hh, forward and backward.
-const OTHER_REGISTERS: [usize; 2] = [112, 136];
+const OTHER_REGISTERS: [usize; 2] = [108, 124];
 /// Bytes of shared memory of a block of compute capability 9.0, less those of the barriers.
 const SHARED_BYTES: usize = 227 * 1024 - 1024;
 /// The same of every GPU of capability 8.
@@ -31,23 +31,25 @@ struct ResidentPass {
 
 impl Resident {
     /// Returns the division among the fewest blocks that suffice, if there is one.
-    fn new(cell: Cell, hidden: usize, clusters: bool) -> Option<Self> {
+    fn new(cell: Cell, hidden: usize, batch: usize, clusters: bool) -> Option<Self> {
+        let most = if clusters { SHARED_BYTES } else { SMALL_SHARED_BYTES };
         let of_blocks = |blocks: usize| {
             let units = hidden.div_ceil(8 * blocks) * 8;
             let warps = units / 8;
             let wide = units.next_multiple_of(16);
-            let chunks = blocks * wide / 16;
             let registers = (65_536 / (32 * warps) / 8 * 8).min(255);
-            let pass = |others: usize, columns: usize| {
-                let kept = (registers.saturating_sub(others) / (4 * cell.gates())).min(chunks);
-                let pitch = if columns % 32 == 16 { columns } else { columns + 16 };
-                let weights = cell.gates() * (chunks - kept) * warps * 512;
-                let shared = 2 * blocks * CELL_TILE * pitch * 4 + weights;
-                let most = if clusters { SHARED_BYTES } else { SMALL_SHARED_BYTES };
+            // A pass with this many tiles and chunks of W_hh, and floats of other data.
+            let pass = |others: usize, tiles: usize, chunks: usize, floats: usize| {
+                let kept = (registers.saturating_sub(others) / (4 * tiles)).min(chunks);
+                let shared = 4 * floats + tiles * (chunks - kept) * warps * 512;
                 (shared <= most).then_some(ResidentPass { kept, shared: shared as u32 })
             };
-            let forward = pass(OTHER_REGISTERS[0], wide)?;
-            let backward = pass(OTHER_REGISTERS[1], cell.gates() * wide)?;
+            let pitch = |columns: usize| if columns % 32 == 16 { columns } else { columns + 16 };
+            let states = 2 * blocks * CELL_TILE * pitch(wide);
+            let forward = pass(OTHER_REGISTERS[0], cell.gates(), blocks * wide / 16, states)?;
+            let part = batch.min(CELL_TILE) * ((units + 7) / 16 * 16 + 8);
+            let slopes = CELL_TILE * pitch(cell.gates() * wide) + 4 * blocks * part;
+            let backward = pass(OTHER_REGISTERS[1], blocks, cell.gates() * wide / 16, slopes)?;
             (warps <= MOST_WARPS).then_some(Self { units, blocks, forward, backward })
         };
         let sizes: &[usize] = if clusters { &[2, 4, 8] } else { &[1] };
@@ -144,7 +146,7 @@ impl Builder {
             Cell::Gru => "GruCell",
             Cell::Lstm => "LstmCell",
         };
-        let (forward, backward) = if let Some(resident) = Resident::new(cell, hidden, self.clusters) {
+        let (forward, backward) = if let Some(resident) = Resident::new(cell, hidden, batch, self.clusters) {
             sizes.extend([
                 ("UNITS", resident.units as i64),
                 ("BLOCKS", resident.blocks as i64),
