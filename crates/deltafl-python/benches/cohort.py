@@ -1,6 +1,6 @@
 """Measures rounds of PyTorch modules on a GPU: one call per cohort, and one device after another.
 
-    python crates/deltafl-python/benches/cohort.py [MODULE …] [--pfl] [--profile]
+    python crates/deltafl-python/benches/cohort.py [MODULE …] [--tf32] [--pfl ROUNDS] [--profile] [--parts]
 
 The workload is FedAvg with a cohort of 50 devices, batch 10 and one epoch. The program prints a line
 of JSON per module with medians in milliseconds:
@@ -10,14 +10,17 @@ of JSON per module with medians in milliseconds:
 - `one_by_one`: whole rounds with `cohort="off"`,
 - `difference`: the relative difference of the parameters of the two after one round.
 
-`--pfl` trains the CIFAR10 benchmark of pfl: 1,500 rounds on 1,000 devices of 50 images, with
-evaluations. `--profile` prints the slowest kernels of a round.
+`--tf32` rounds the inputs of products to TF32, and `--inductor` compiles the step. `--pfl ROUNDS`
+trains the CIFAR10 benchmark of pfl, which has 1,500 rounds on 1,000 devices of 50 images, with an
+evaluation every 100 rounds. `--profile` prints the slowest kernels of a round, and `--parts` the
+durations of the parts of a call.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import tempfile
 import time
@@ -32,6 +35,7 @@ from torch.nn import functional
 import deltafl as dfl
 import deltafl.torch
 from deltafl._torch_cohort import ModuleCohort
+from deltafl._torch_step import Step
 
 COHORT, BATCH, RATE = 50, 10, 0.05
 IMAGE = (3, 32, 32)
@@ -125,11 +129,15 @@ def federation(name: str, devices: int, testing: int = 0) -> dfl.Federation:
 class Clock(dfl.callbacks.Callback):
     """The times at which rounds end."""
 
-    def __init__(self) -> None:
+    def __init__(self, printed_every: int = 0) -> None:
+        self.start = time.perf_counter()
         self.times: list[float] = []
+        self._printed_every = printed_every
 
     def on_round(self, event: dfl.callbacks.RoundEnd) -> bool:
         self.times.append(time.perf_counter())
+        if self._printed_every and len(self.times) % self._printed_every == 0:
+            print(json.dumps({"rounds": len(self.times), "seconds": round(self.times[-1] - self.start, 2)}), flush=True)
         return False
 
     def median(self, skipped: int) -> float:
@@ -164,36 +172,72 @@ def timed_calls() -> list[float]:
     return times
 
 
-def measure(name: str, folder: Path, *, rounds: int, slow_rounds: int, tf32: bool) -> dict[str, Any]:
-    """Measures a module."""
-    make, examples, shape = MODULES[name]
+def new_module(name: str, **options: Any) -> Any:
+    """Returns a trainer of the module, with the same initial parameters in every call."""
+    make, _, shape = MODULES[name]
     torch.manual_seed(0)
-    net = make()
+    return deltafl.torch.Module(make(), shape=shape, **options)
 
-    def module(cohort: Any) -> Any:
-        return deltafl.torch.Module(net, shape=shape, cohort=cohort, tf32=tf32)
 
-    data = federation(name, COHORT)
-    calls = timed_calls()
-    clock, _ = trained(data, module("on"), rounds, folder / "on")
-    found: dict[str, Any] = {"module": name, "tf32": tf32, "params": sum(p.numel() for p in net.parameters())}
-    found["round"] = clock.median(5)
-    found["call"] = statistics.median(calls[5:])
-    clock, _ = trained(data, module("off"), slow_rounds, folder / "off")
-    found["one_by_one"] = clock.median(2)
-    found["speed_up"] = found["one_by_one"] / found["round"]
-    ends = [trained(data, module(cohort), 1, folder / f"{cohort}-1")[1] for cohort in ("on", "off")]
-    found["difference"] = float(np.linalg.norm(ends[0] - ends[1]) / np.linalg.norm(ends[1]))
-    again = trained(data, module("on"), 1, folder / "on-again")[1]
-    found["same_bits"] = bool(np.array_equal(ends[0], again))
+def rounded(found: dict[str, Any]) -> dict[str, Any]:
+    """Rounds the numbers to three digits, except for small ones."""
     return {key: round(value, 3) if isinstance(value, float) and value > 1e-3 else value for key, value in found.items()}
 
 
-def profile(name: str, folder: Path) -> None:
+def measure(name: str, folder: Path, *, rounds: int, slow_rounds: int, **options: Any) -> dict[str, Any]:
+    """Measures a module, and compares the parameters if there are slow rounds."""
+    data = federation(name, COHORT)
+    module = new_module(name, cohort="on", **options)
+    calls = timed_calls()
+    clock, _ = trained(data, module, rounds, folder / "on")
+    found: dict[str, Any] = {"module": name, **options, "params": module.num_params}
+    found["first"] = 1e3 * (clock.times[0] - clock.start)
+    found["round"] = clock.median(5)
+    found["call"] = statistics.median(calls[5:])
+    if not slow_rounds:
+        return rounded(found)
+    if slow_rounds > 2:
+        clock, _ = trained(data, new_module(name, cohort="off", **options), slow_rounds, folder / "off")
+        found["one_by_one"] = clock.median(2)
+        found["speed_up"] = found["one_by_one"] / found["round"]
+    ends = [
+        trained(data, new_module(name, cohort=cohort, **options), 1, folder / f"{cohort}-{place}")[1]
+        for place, cohort in enumerate(("on", "off", "on"))
+    ]
+    found["difference"] = float(np.linalg.norm(ends[0] - ends[1]) / np.linalg.norm(ends[1]))
+    found["same_bits"] = bool(np.array_equal(ends[0], ends[2]))
+    return rounded(found)
+
+
+def parts(name: str, folder: Path, **options: Any) -> dict[str, Any]:
+    """Measures the parts of a call in milliseconds, each with a wait for the GPU."""
+    times: dict[str, list[float]] = {}
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
+    def timed(method: str) -> None:
+        plain = getattr(Step, method)
+
+        def wrapped(self: Any, *args: Any) -> Any:
+            wait()
+            start = time.perf_counter()
+            answer = plain(self, *args)
+            wait()
+            label = args[0] if method == "_replay" else method
+            times.setdefault(label, []).append(1e3 * (time.perf_counter() - start))
+            return answer
+
+        setattr(Step, method, wrapped)
+
+    for method in ("_sent", "_replay", "_encoded"):
+        timed(method)
+    trained(federation(name, COHORT), new_module(name, cohort="on", **options), 15, folder / "parts")
+    medians = {label: round(statistics.median(found[len(found) // 3 :]), 3) for label, found in times.items()}
+    return {"module": name, **options, **medians}
+
+
+def profile(name: str, folder: Path, **options: Any) -> None:
     """Prints the slowest kernels of rounds."""
-    make, _, shape = MODULES[name]
-    torch.manual_seed(0)
-    module = deltafl.torch.Module(make(), shape=shape, cohort="on")
+    module = new_module(name, cohort="on", **options)
     data = federation(name, COHORT)
     trained(data, module, 5, folder / "warm")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -202,18 +246,25 @@ def profile(name: str, folder: Path) -> None:
     print(found.key_averages().table(sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=70))
 
 
-def pfl(folder: Path) -> dict[str, Any]:
-    """Trains pfl's CIFAR10 benchmark: 1,500 rounds, with an evaluation of all devices every 100."""
-    torch.manual_seed(0)
+def pfl(folder: Path, rounds: int, **options: Any) -> dict[str, Any]:
+    """Trains pfl's CIFAR10 benchmark, with an evaluation of all devices every 100 rounds."""
     data = federation("cnn", 1000 + 100, testing=100)
-    start = time.perf_counter()
-    clock = Clock()
+    module = new_module("cnn", cohort="on", **options)
+    clock = Clock(printed_every=100)
+    start = clock.start
     dfl.train(
-        data, deltafl.torch.Module(Cnn(), shape=IMAGE, cohort="on"), dfl.FedAvg(), rounds=1500, cohort=COHORT,
-        evaluate_every=100, local=dfl.SGD(lr=RATE, batch=BATCH, epochs=1), out=folder / "pfl", progress=False,
-        callbacks=[clock],
+        data, module, dfl.FedAvg(), rounds=rounds, cohort=COHORT, evaluate_every=100,
+        local=dfl.SGD(lr=RATE, batch=BATCH, epochs=1), out=folder / "pfl", progress=False, callbacks=[clock],
     )
-    return {"pfl_seconds": round(time.perf_counter() - start, 1), "round": round(clock.median(50), 2)}
+    seconds = time.perf_counter() - start
+    durations = np.diff(clock.times)
+    found = {"pfl_seconds": seconds, "rounds": rounds, **options, "first": clock.times[0] - start}
+    found["round"] = 1e3 * float(np.median(durations))
+    found["slowest"] = [round(1e3 * float(value)) for value in np.sort(durations)[-8:]]
+    # The second half of the rounds contains no compilation and no first use of a device.
+    late = durations[len(durations) // 2 :]
+    found["seconds_for_1500"] = clock.times[0] - start + 1500 * float(late.mean())
+    return rounded(found)
 
 
 def main() -> None:
@@ -222,22 +273,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--slow-rounds", type=int, default=6)
     parser.add_argument("--tf32", action="store_true")
-    parser.add_argument("--pfl", action="store_true")
+    parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--pfl", type=int, metavar="ROUNDS")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     chosen = parser.parse_args()
+    logging.basicConfig()
+    logging.getLogger("deltafl.torch").setLevel(logging.INFO)
+    options = {"tf32": chosen.tf32, "compile": "inductor" if chosen.inductor else "auto"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if chosen.pfl:
-            print(json.dumps(pfl(folder)), flush=True)
+            print(json.dumps(pfl(folder, chosen.pfl, **options)), flush=True)
             return
         for module in chosen.modules:
             if chosen.profile:
-                profile(module, folder / module)
-                continue
-            found = measure(
-                module, folder / module, rounds=chosen.rounds, slow_rounds=chosen.slow_rounds, tf32=chosen.tf32
-            )
-            print(json.dumps(found), flush=True)
+                profile(module, folder / module, **options)
+            elif chosen.parts:
+                print(json.dumps(parts(module, folder / module, **options)), flush=True)
+            else:
+                found = measure(
+                    module, folder / module, rounds=chosen.rounds, slow_rounds=chosen.slow_rounds, **options
+                )
+                print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 //! A Python trainer that computes many devices in one call.
 //!
 //! `deltafl._cohort.CohortBridge` receives the devices of a call as arrays and returns the sum of
-//! their encoded updates. It may refuse a call. The threads then compute its devices one after
-//! another, as they do for algorithms that need more than w_k of a device.
+//! their encoded updates. If the answer of a device contains more than its update, for example with
+//! SCAFFOLD, the bridge returns w_k of each device instead, and this module computes the answers. The
+//! bridge may refuse a call. The threads then compute its devices one after another, as they do for
+//! personal models and for local updates written in Python.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,13 +18,15 @@ use deltafl::question::RoundKey;
 use deltafl::task::Task;
 use deltafl::terms::Clip;
 use deltafl::trainer::{TrainerError, Work};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::federation::gathered;
 use crate::lent;
 use crate::trainer::{PyTrainer, order};
+
+mod trained;
 
 /// The numbers of a score: the loss, and the sums of the metrics.
 const NUMBERS: usize = 1 + Score::SUMS;
@@ -82,11 +86,7 @@ impl<'a> PyCohort<'a> {
         let devices: Vec<FederationIndex> = tasks.iter().map(|task| task.device).collect();
         self.hold(py, &devices)?;
         let wave = Wave::new(key, self.federation, tasks);
-        let code = key.code();
-        let arguments = wave.arguments(py, tasks)?;
-        arguments.set_item("limit", code.limit())?;
-        arguments.set_item("scale", UpdateCode::scale())?;
-        arguments.set_item("clip", code.clip().map(Clip::get))?;
+        let arguments = wave.arguments(py, key, tasks)?;
         let answer = self.trainer.bridge(py).call_method("updates", (), Some(&arguments))?;
         if answer.is_none() {
             return Ok(false);
@@ -101,6 +101,67 @@ impl<'a> PyCohort<'a> {
             members().filter(|(row, _)| refused[*row]).for_each(|_| UpdateCode::refuse(&mut sums[place]));
         }
         Ok(true)
+    }
+
+    /// Trains the devices of some tasks and adds their answers. Each task has its index among those
+    /// of the round. Returns `None` if the trainer refuses them, and the new memories of devices.
+    fn train_wave(
+        &mut self,
+        py: Python<'_>,
+        key: &RoundKey,
+        tasks: &[(usize, &UpdateTask<'_>)],
+        sums: &mut [Vec<u64>],
+    ) -> PyResult<Option<Result<Remembered, ComputeError>>> {
+        let training: Vec<usize> = (0..tasks.len()).filter(|&i| trained::trains(tasks[i].1)).collect();
+        let of_training: Vec<&UpdateTask<'_>> = training.iter().map(|&i| tasks[i].1).collect();
+        let devices: Vec<FederationIndex> = of_training.iter().map(|task| task.device).collect();
+        self.hold(py, &devices)?;
+        let wave = Wave::new(key, self.federation, &of_training);
+        let arguments = wave.arguments(py, key, &of_training)?;
+        let by_row: Vec<&UpdateTask<'_>> = wave.order.iter().map(|&i| of_training[i]).collect();
+        arguments.set_item("drift", trained::drifts(py, &by_row)?)?;
+        let answer = self.trainer.bridge(py).call_method("trained", (), Some(&arguments))?;
+        if answer.is_none() {
+            return Ok(None);
+        }
+        let rows: PyReadonlyArray2<'_, f32> = answer.extract()?;
+        let len = rows.as_array().ncols();
+        let entries = rows.as_slice()?;
+        let mut with_rows: Vec<_> = tasks.iter().map(|&(index, task)| (index, task, None)).collect();
+        for (row, &i) in wave.order.iter().enumerate() {
+            with_rows[training[i]].2 = Some(&entries[row * len..(row + 1) * len]);
+        }
+        Ok(Some(trained::add_rows(key, self.federation, &with_rows, sums)))
+    }
+
+    /// Computes a prefix of tasks in one call. Returns its length, and the new memories of devices
+    /// or `None` if the trainer refuses the call.
+    fn call(
+        &mut self,
+        py: Python<'_>,
+        way: Way,
+        key: &RoundKey,
+        tasks: &[(usize, &UpdateTask<'_>)],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(usize, Option<Remembered>), ComputeError> {
+        let devices: Vec<FederationIndex> = tasks.iter().map(|(_, task)| task.device).collect();
+        let kind = if way == Way::Rows { "trained" } else { "updates" };
+        let count = self.wave(py, kind, &devices).map_err(|e| self.fail(py, e))?;
+        if count == 0 {
+            return Ok((tasks.len(), None));
+        }
+        let now = &tasks[..count];
+        if way == Way::Rows {
+            let trained = self.train_wave(py, key, now, sums).map_err(|e| self.fail(py, e))?;
+            return Ok((count, trained.transpose()?));
+        }
+        let (lost, wave): (Vec<_>, Vec<_>) =
+            now.iter().map(|(_, task)| *task).partition(|task| task.weight.is_nan());
+        let is_done = self.add_wave(py, key, &wave, sums).map_err(|e| self.fail(py, e))?;
+        if is_done {
+            lost.iter().for_each(|task| UpdateCode::refuse(&mut sums[task.sum]));
+        }
+        Ok((count, is_done.then(Remembered::new)))
     }
 
     /// Computes the scores of some blocks. Returns `None` if the trainer refuses them.
@@ -189,31 +250,30 @@ impl Compute for PyCohort<'_> {
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
         self.check()?;
-        if !tasks.iter().all(needs_only_params) {
-            return self.one_by_one.updates(key, tasks, sums);
-        }
-        let mut rest = tasks;
-        while !rest.is_empty() {
-            let devices: Vec<FederationIndex> = rest.iter().map(|task| task.device).collect();
-            let (end, is_done) = Python::attach(|py| {
-                let count = self.wave(py, "updates", &devices).map_err(|e| self.fail(py, e))?;
-                if count == 0 {
-                    return Ok((rest.len(), false));
+        let mut remembered = Remembered::new();
+        for way in [Way::Sums, Way::Rows, Way::OneByOne] {
+            let of_way: Vec<(usize, &UpdateTask<'_>)> =
+                tasks.iter().enumerate().filter(|(_, task)| Way::new(task, &self.trainer) == way).collect();
+            let mut rest = &of_way[..];
+            while !rest.is_empty() {
+                let (count, added) = match way {
+                    Way::OneByOne => (rest.len(), None),
+                    _ => Python::attach(|py| self.call(py, way, key, rest, sums))?,
+                };
+                let (now, later) = rest.split_at(count);
+                match added {
+                    Some(memories) => remembered.extend(memories),
+                    None => {
+                        let alone: Vec<UpdateTask<'_>> = now.iter().map(|(_, task)| **task).collect();
+                        let memories = self.one_by_one.updates(key, &alone, sums)?;
+                        remembered.extend(memories.into_iter().map(|(i, memory)| (now[i].0, memory)));
+                    }
                 }
-                let (lost, wave): (Vec<_>, Vec<_>) =
-                    rest[..count].iter().partition(|task| task.weight.is_nan());
-                let is_done = self.add_wave(py, key, &wave, sums).map_err(|e| self.fail(py, e))?;
-                if is_done {
-                    lost.iter().for_each(|task| UpdateCode::refuse(&mut sums[task.sum]));
-                }
-                Ok((count, is_done))
-            })?;
-            if !is_done {
-                self.one_by_one.updates(key, &rest[..end], sums)?;
+                rest = later;
             }
-            rest = &rest[end..];
         }
-        Ok(Vec::new())
+        remembered.sort_unstable_by_key(|(task, _)| *task);
+        Ok(remembered)
     }
 }
 
@@ -228,11 +288,29 @@ pub(crate) fn wrap(
     }
 }
 
-/// Returns `true` if a device sends only w_k, without reports, noise, a memory or a personal model.
-fn needs_only_params(task: &UpdateTask<'_>) -> bool {
-    let UpdateTask { own, report, personal, noise, plan, .. } = task;
-    let is_exact = noise.is_none();
-    is_exact && own.is_none() && report.is_none() && personal.is_none() && plan.correction.is_none()
+/// The way in which tasks are computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// In one call, which returns the sum of encoded updates.
+    Sums,
+    /// In one call, which returns w_k of each device.
+    Rows,
+    /// One device after another.
+    OneByOne,
+}
+
+impl Way {
+    fn new(task: &UpdateTask<'_>, trainer: &PyTrainer) -> Self {
+        let UpdateTask { own, report, personal, noise, plan, .. } = task;
+        let is_exact = noise.is_none();
+        if is_exact && own.is_none() && report.is_none() && personal.is_none() && plan.correction.is_none() {
+            Self::Sums
+        } else if trained::needs_only_row(task) && (plan.correction.is_none() || trainer.corrects()) {
+            Self::Rows
+        } else {
+            Self::OneByOne
+        }
+    }
 }
 
 /// A sum of encoded updates that a trainer returns.
@@ -314,7 +392,12 @@ impl Wave {
     }
 
     /// Returns the arguments of the call.
-    fn arguments<'py>(&self, py: Python<'py>, tasks: &[&UpdateTask<'_>]) -> PyResult<Bound<'py, PyDict>> {
+    fn arguments<'py>(
+        &self,
+        py: Python<'py>,
+        key: &RoundKey,
+        tasks: &[&UpdateTask<'_>],
+    ) -> PyResult<Bound<'py, PyDict>> {
         let mut distinct: Vec<&Params> = Vec::new();
         let mut which = Vec::with_capacity(tasks.len());
         for &i in &self.order {
@@ -347,6 +430,10 @@ impl Wave {
         arguments.set_item("learning_rates", column(&|task| f64::from(task.plan.learning_rate)))?;
         arguments.set_item("l2", column(&|task| f64::from(task.plan.l2)))?;
         arguments.set_item("proximal", column(&|task| f64::from(task.plan.proximal)))?;
+        let code = key.code();
+        arguments.set_item("limit", code.limit())?;
+        arguments.set_item("scale", UpdateCode::scale())?;
+        arguments.set_item("clip", code.clip().map(Clip::get))?;
         Ok(arguments)
     }
 }

@@ -12,7 +12,9 @@ use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
-use deltafl::trainer::{LocalPlan, LocalResult, LocalTask, LocalTrainer, TrainerError, Work, Worker};
+use deltafl::trainer::{
+    Correction, LocalPlan, LocalResult, LocalTask, LocalTrainer, TrainerError, Work, Worker,
+};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -71,6 +73,11 @@ impl PyTrainer {
     /// Returns the adapter of the user's trainer.
     pub(crate) fn bridge<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.bridge.bind(py)
+    }
+
+    /// Returns whether the trainer adds the drift of a correction to every gradient.
+    pub(crate) fn corrects(&self) -> bool {
+        self.corrects
     }
 
     /// Prepares calls for many devices. Returns whether the trainer supports them.
@@ -278,15 +285,26 @@ impl Worker for PyWorker<'_> {
         })
         .map_err(|e: TrainerError| e)?;
         if let Some(correction) = correction {
-            self.local.resize(params.len() * (1 + plan.sent()), 0.0);
-            let (local, changes) = self.local.split_at_mut(params.len());
-            let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let LocalPlan { proximal, .. } = *plan;
-            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate, proximal };
-            (correction.finish)(&trained, own, changes);
+            finish_correction(correction, task, own, &mut self.local);
         }
         Ok(&self.local)
     }
+}
+
+/// Stores the new state of a device after its local update, and appends the change to each vector that
+/// was sent with w to `local`, which is w_k.
+pub(crate) fn finish_correction(
+    correction: &Correction,
+    task: &LocalTask<'_>,
+    own: &mut AlgorithmState,
+    local: &mut Vec<f32>,
+) {
+    let &LocalTask { params, sent, examples, plan } = task;
+    local.resize(params.len() * (1 + plan.sent()), 0.0);
+    let (local, changes) = local.split_at_mut(params.len());
+    let steps = plan.steps(examples.len() as u64);
+    let LocalPlan { learning_rate, proximal, .. } = *plan;
+    (correction.finish)(&LocalResult { params, local, sent, steps, learning_rate, proximal }, own, changes);
 }
 
 /// Returns the examples of all batches in sequence, drawn like those of the built-in SGD.

@@ -357,6 +357,63 @@ def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> Non
     assert not close(found[0][:1], found[0][2:]), "the correction has an effect"
 
 
+@pytest.mark.parametrize("algorithm", [dfl.SCAFFOLD(), dfl.FedDyn(regularisation=0.1)], ids=["scaffold", "feddyn"])
+@pytest.mark.parametrize("name", ["perceptron", "convolution", "lstm", "frozen layer", "tied weights"])
+def test_corrected_devices_train_in_one_call(
+    algorithm: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltafl._torch_step import Step
+
+    make, width, shape, _ = MODULES[name]
+    torch.manual_seed(1)
+    net, calls = Double(make()), []
+    rows, update = Step.rows, dfl_torch.Module.update
+    monkeypatch.setattr(Step, "rows", lambda self, *args: calls.append("cohort") or rows(self, *args))
+    monkeypatch.setattr(dfl_torch.Module, "update", lambda self, *args: calls.append("one") or update(self, *args))
+    found, counts = [], []
+    for cohort in ("on", "off"):
+        module = dfl_torch.Module(net, shape=shape, l2=0.01, cohort=cohort, device="cpu")
+        # The correction is zero in the first round.
+        found.append(trained(federation(width, 3), module, algorithm, rounds=3, cohort=5, out=cohort)[0])
+        counts.append((calls.count("cohort"), calls.count("one")))
+        calls.clear()
+    assert counts == [(3, 0), (0, 15)]
+    assert np.linalg.norm(found[0] - found[1]) <= 1e-6 * np.linalg.norm(found[1])
+
+
+def test_algorithms_with_and_without_corrections_share_rounds() -> None:
+    data, algorithms = federation(6, 3), [dfl.FedAvg(), dfl.SCAFFOLD(), dfl.DeltaFL(theta=0.5)]
+    torch.manual_seed(1)
+    net = perceptron()
+    found = [
+        trained(data, dfl_torch.Module(net, cohort=cohort, device="cpu"), algorithms, rounds=3, out=cohort)
+        for cohort in ("on", "off")
+    ]
+    assert close(*found)
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["noise", "reports"])
+def test_noisy_devices_and_devices_that_report_train_in_one_call(
+    private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltafl._torch_step import Step
+
+    torch.manual_seed(1)
+    net, calls, rows = Double(perceptron()), [], Step.rows
+    monkeypatch.setattr(Step, "rows", lambda self, *args: calls.append("cohort") or rows(self, *args))
+    options: dict[str, Any] = {}
+    if private:
+        options["privacy"] = {"epsilon": 8, "delta": 1e-5, "clip": 0.5, "survivors": 4, "accomplices": 0}
+    algorithm = dfl.FedAvg() if private else dfl.QFFL(q=1.0)
+    found = []
+    for cohort in ("off", "on"):
+        assert not calls
+        module = dfl_torch.Module(net, cohort=cohort, device="cpu")
+        found.append(trained(federation(6, 3), module, algorithm, rounds=2, cohort=5, out=cohort, **options)[0])
+    assert len(calls) == 2
+    assert np.linalg.norm(found[0] - found[1]) <= 1e-5 * np.linalg.norm(found[1])
+
+
 class Tagger(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A class per position, from tokens and a mask."""
 

@@ -17,7 +17,8 @@ if not hasattr(torch, "func"):
     pytest.skip("torch.func needs PyTorch 2.0", allow_module_level=True)
 nn = torch.nn
 
-from deltafl import _torch_cohort, _torch_encode, _torch_functions, _torch_linear  # noqa: E402
+from deltafl import _torch_cohort, _torch_embedding, _torch_encode, _torch_functions, _torch_linear  # noqa: E402
+from deltafl._torch_memory import DeviceTensors  # noqa: E402
 
 
 #: A GPU, or the CPU with the interpreter.
@@ -62,7 +63,7 @@ def test_convolutions_agree_with_those_of_pytorch(kernels: Any, layer: tuple[int
     assert torch.allclose(found, of_weight, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [(10, 70, 40), (3, 5, 200), (40, 9, 130)])
+@pytest.mark.parametrize("sizes", [(10, 70, 40), (3, 5, 200), (40, 9, 130), (10, 4500, 20)])
 def test_products_agree_with_those_of_pytorch(kernels: Any, sizes: tuple[int, int, int]) -> None:
     rows, inner, columns = sizes
     torch.manual_seed(2)
@@ -70,6 +71,61 @@ def test_products_agree_with_those_of_pytorch(kernels: Any, sizes: tuple[int, in
     for one, other in ((left, right.mT), (left, right.mT.contiguous()), (left.mT.contiguous().mT, right.mT)):
         found = kernels.multiplied(one, other, "tf32x3")
         assert torch.allclose(found, (one.double() @ other.double()).float(), atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(2, 10, 40, 70), (3, 3, 9, 130), (1, 20, 33, 64)])
+@pytest.mark.parametrize("needs_source", [True, False])
+def test_a_dense_step_moves_the_weights_by_the_gradient(
+    kernels: Any, sizes: tuple[int, ...], needs_source: bool
+) -> None:
+    devices, rows, outputs, inputs = sizes
+    torch.manual_seed(2)
+    slope, source = torch.randn(devices, rows, outputs, device=DEVICE), torch.randn(devices, rows, inputs, device=DEVICE)
+    weight = torch.randn(devices, outputs, inputs, device=DEVICE)
+    rates, decays = torch.rand(devices, device=DEVICE), torch.rand(devices, device=DEVICE)
+    moved = weight.clone()
+    found = kernels.dense_step(slope, source, moved, rates, decays, needs_source=needs_source, precision="tf32x3")
+    gradient = slope.double().mT @ source.double() + decays[:, None, None] * weight.double()
+    assert torch.allclose(moved.double(), weight.double() - rates[:, None, None] * gradient, atol=1e-4)
+    if needs_source:
+        assert torch.allclose(found.double(), slope.double() @ weight.double(), atol=1e-4)
+
+
+@pytest.mark.parametrize("padding", [-1, 2])
+def test_a_step_of_an_embedding_adds_equal_tokens_up(kernels: Any, padding: int) -> None:
+    torch.manual_seed(2)
+    weight = torch.randn(3, 7, 300, device=DEVICE)
+    indices = torch.randint(7, (3, 2, 9), device=DEVICE)
+    slope, rates = torch.randn(3, 2, 9, 300, device=DEVICE), torch.rand(3, device=DEVICE)
+    expected = weight.clone()
+    for device in range(3):
+        for index, row in zip(indices[device].flatten().tolist(), slope[device].flatten(0, 1)):
+            if index != padding:
+                expected[device, index] -= rates[device] * row
+    kernels.rows_step(slope, indices, weight, rates, padding)
+    assert torch.allclose(weight, expected, atol=1e-5)
+
+
+def test_the_cross_entropy_and_its_gradient_agree_with_those_of_pytorch(kernels: Any) -> None:
+    torch.manual_seed(2)
+    output = (5 * torch.randn(6, 9, device=DEVICE)).requires_grad_()
+    wanted = torch.tensor([0, 8, 3, -100, 3, 1], device=DEVICE)
+    expected = torch.nn.functional.cross_entropy(output, wanted, reduction="none")
+    (slope,) = torch.autograd.grad(expected.sum(), output)
+    losses, gradient = kernels.cross_entropy(output.detach().view(2, 3, 9), wanted.view(2, 3))
+    assert torch.allclose(losses.flatten(), expected, atol=1e-6)
+    assert torch.allclose(gradient.flatten(0, 1), slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("tracks", [1, 2])
+def test_the_params_of_devices_are_those_of_their_tracks(kernels: Any, tracks: int) -> None:
+    shapes: dict[str, tuple[int, ...]] = {"a": (20, 30), "b": (), "c": (7,)}
+    types = {"a": torch.float32, "b": torch.float64, "c": torch.float32}
+    tensors = DeviceTensors(shapes, types, 11, DEVICE)
+    start, which = torch.randn(tracks, 608, device=DEVICE), torch.arange(11, device=DEVICE) % tracks
+    tensors.load(start, which)
+    found = torch.cat([matrix.float() for matrix in tensors.matrices()], dim=1)
+    assert torch.equal(found, start[which])
 
 
 def test_group_norms_agree_with_those_of_pytorch(kernels: Any) -> None:
@@ -102,7 +158,10 @@ def test_encoded_sums_are_exact_and_leave_out_refused_devices(kernels: Any, size
     def send(array: Any) -> Any:
         return torch.from_numpy(array).to(DEVICE)
 
-    tensors = [send(local[:, :4].copy()), send(local[:, 4:].copy())]
+    shapes: dict[str, tuple[int, ...]] = {"a": (2, 2), "b": (3,)}
+    tensors = DeviceTensors(shapes, dict.fromkeys(shapes, torch.float32), 5, DEVICE)
+    for place, columns in zip(tensors.matrices(), (slice(4), slice(4, 7))):
+        place.copy_(send(local[:, columns].copy()))
     given = (send(start), send(which), send(places), send(scales), None, send(np.array([limit])))
     outputs.keep.fill_(1)
     encoder.encode(tensors, *given, outputs)
@@ -118,36 +177,145 @@ def test_encoded_sums_are_exact_and_leave_out_refused_devices(kernels: Any, size
     assert sums[0].dtype == (np.int32 if size == 1.0 else np.int64)
 
 
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_a_run_by_kernels_agrees_with_one_device_after_another(
-    kernels: Any,
-    clip: float | None,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Twice(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module that calls a layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(36, 36), nn.Linear(36, 3)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(torch.tanh(self.inner(torch.tanh(self.inner(rows.flatten(1))))))
+
+
+class Penalised(Twice):
+    """A module that reads the weight of a layer."""
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(torch.tanh(self.inner(rows.flatten(1)))) * (self.inner.weight**2).mean()
+
+
+class TiedLayers(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """An embedding whose weight is also that of a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.back, self.out = nn.Embedding(9, 8), nn.Linear(8, 9), nn.Linear(9, 3)
+        self.back.weight = self.embedding.weight
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(torch.tanh(self.back(self.embedding(_tokens(rows)).mean(1))))
+
+
+class Words(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """Embeddings, a layer norm and a frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(9, 8, padding_idx=0), nn.LayerNorm(8)
+        self.frozen, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.frozen.weight.requires_grad_(False)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(torch.tanh(self.frozen(self.norm(self.embedding(_tokens(rows))).mean(1))))
+
+
+def _tokens(rows: Any) -> Any:
+    return (rows.flatten(1).abs() * 4).long().clamp(max=8)
+
+
+def layers() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2, bias=False),
+        nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+def one_round(net: Any, cohort: str, **options: Any) -> Any:
+    """Returns the parameters after a round of three small devices."""
     rng = np.random.default_rng(5)
     sizes = [3, 5, 4]
     inputs = rng.standard_normal((sum(sizes), 36)).astype(np.float32)
     devices = np.repeat([f"d{k}" for k in range(len(sizes))], sizes)
     data = dfl.Federation.from_arrays(inputs, rng.integers(3, size=sum(sizes)).astype(np.uint32), devices)
-    torch.manual_seed(1)
-    # Small layers are large enough for the kernels here.
-    monkeypatch.setattr(_torch_linear, "_LARGE", 64)
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3, stride=2, bias=False),
-        nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3),
+    keywords: dict[str, Any] = {"algorithms": dfl.FedAvg(), "clip": None, "l2": 0.0, **options}
+    run = dfl.train(
+        data, dfl_torch.Module(net, shape=(1, 6, 6), l2=keywords["l2"], cohort=cohort, device=DEVICE),  # type: ignore[arg-type]
+        keywords["algorithms"], rounds=1, cohort=3, clip=keywords["clip"], split={"train": 1.0},
+        local=dfl.SGD(lr=0.2, batch=2), progress=False, out=cohort,
     )  # fmt: skip
-    found = []
+    return run[0].params()
+
+
+@pytest.mark.parametrize(
+    "make, options, stored",
+    [
+        (layers, {}, False),
+        (layers, {"clip": 0.05}, False),
+        (layers, {"l2": 0.1}, False),
+        (layers, {"algorithms": dfl.FedProx(mu=0.5)}, False),
+        (Words, {}, False),
+        (Words, {"l2": 0.1}, False),
+        (TiedLayers, {}, False),
+        (Twice, {}, True),
+        (Penalised, {}, True),
+    ],
+)
+def test_a_run_by_kernels_agrees_with_one_device_after_another(
+    kernels: Any,
+    make: Any,
+    options: dict[str, Any],
+    stored: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Small layers are large enough for the kernels here.
+    monkeypatch.setattr(_torch_linear, "LARGE", 64)
+    monkeypatch.setattr(_torch_embedding, "LARGE", 64)
+    torch.manual_seed(1)
+    net = make()
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):
-        for cohort in ("on", "off"):
-            run = dfl.train(
-                data, dfl_torch.Module(net, shape=(1, 6, 6), cohort=cohort, device=DEVICE), dfl.FedAvg(),
-                rounds=1, cohort=3, clip=clip, split={"train": 1.0}, local=dfl.SGD(lr=0.2, batch=2), progress=False,
-                out=cohort,
-            )  # fmt: skip
-            found.append(run[0].params())
+        on, off = (one_round(net, cohort, **options) for cohort in ("on", "off"))
     assert "Triton kernels" in caplog.text, caplog.text
-    assert np.linalg.norm(found[0] - found[1]) <= 1e-5 * np.linalg.norm(found[1])
+    assert np.linalg.norm(on - off) <= 1e-5 * np.linalg.norm(off)
+    assert ("gradients of large weights are stored" in caplog.text) == stored
+
+
+@pytest.mark.parametrize("make, weight", [(layers, "5.weight"), (Words, "embedding.weight")])
+def test_the_gradient_of_a_large_weight_is_not_stored(
+    kernels: Any, make: Any, weight: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltafl._torch_step import Step
+
+    monkeypatch.setattr(_torch_linear, "LARGE", 64)
+    monkeypatch.setattr(_torch_embedding, "LARGE", 64)
+    moved: list[list[str]] = []
+    plain = Step._moved
+
+    def step(self: Any) -> None:
+        plain(self)
+        moved.append(list(self._moved_names))
+
+    monkeypatch.setattr(Step, "_moved", step)
+    one_round(make(), "on")
+    assert moved and all(names == [weight] for names in moved)
+
+
+@pytest.mark.parametrize("options", [{"kernel_size": 2}, {"kernel_size": (5, 2)}, {"kernel_size": 3, "stride": 1}])
+def test_max_pools_of_a_function_agree_with_those_of_pytorch(options: dict[str, Any]) -> None:
+    from deltafl._torch_pool import PooledByKernels
+
+    torch.manual_seed(2)
+    images = torch.randn(3, 2, 4, 5, 6, device=DEVICE)
+    images[0, 0, 0, 0, 1] = float("nan")
+
+    def total(image: Any) -> Any:
+        return (torch.nn.functional.max_pool2d(image, **options) ** 2).nansum()
+
+    expected = torch.func.vmap(torch.func.grad(total))(images)
+    with PooledByKernels():
+        found = torch.func.vmap(torch.func.grad(total))(images)
+    assert torch.allclose(found, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -155,7 +323,7 @@ def test_large_dense_layers_use_kernels_in_full_precision_only(
     monkeypatch: pytest.MonkeyPatch, kernels: Any, tf32: bool
 ) -> None:
     monkeypatch.setattr(_torch_linear, "uses_tf32", lambda settings: tf32)
-    monkeypatch.setattr(_torch_linear, "_LARGE", 64)
+    monkeypatch.setattr(_torch_linear, "LARGE", 64)
     calls: list[Any] = []
     multiplied = kernels.multiplied
 

@@ -21,9 +21,10 @@ import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
 #: The modules with optional dependencies, which a checker needs.
-OPTIONAL = {"flower": "flwr", "torch": "torch", "_torch_kernels": "triton"}
-TORCH = "torch _torch_cohort _torch_convolution _torch_encode _torch_examples _torch_functions _torch_layers"
-OPTIONAL |= dict.fromkeys([*TORCH.split(), "_torch_linear", "_torch_norm", "_torch_random", "_torch_step"], "torch")
+OPTIONAL = {"flower": "flwr", "jax": "jax", "torch": "torch"}
+OPTIONAL |= {
+    path.stem: "triton" if path.stem.endswith("_kernels") else "torch" for path in PACKAGE.glob("_torch_*.py")
+}
 
 USE = """
 import numpy as np

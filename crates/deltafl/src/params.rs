@@ -21,8 +21,9 @@ mod spare;
 mod tests;
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
 
 use crate::kernel::{Granted, fixed_point};
 use crate::terms::Clip;
@@ -41,8 +42,8 @@ pub struct ParamsId {
 /// The length from which several threads compute the entries of a vector. A shorter one takes about
 /// a millisecond.
 const LONG: usize = 1 << 20;
-/// The maximum number of threads for a vector. More would wait for the memory.
-const THREADS: usize = 8;
+/// The number of entries that a thread computes at once.
+const PART: usize = 1 << 17;
 
 /// The memory of params and of sums that are no longer in use.
 static SPARE_PARAMS: Spare<f32> = Spare::new();
@@ -442,14 +443,7 @@ fn in_parts<T: Send>(entries: &mut [T], compute: impl Fn(usize, &mut [T]) + Sync
     if entries.len() < LONG {
         return compute(0, entries);
     }
-    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
-    let part = entries.len().div_ceil(threads);
-    let compute = &compute;
-    std::thread::scope(|scope| {
-        for (i, entries) in entries.chunks_mut(part).enumerate() {
-            scope.spawn(move || compute(i * part, entries));
-        }
-    });
+    entries.par_chunks_mut(PART).enumerate().for_each(|(i, entries)| compute(i * PART, entries));
 }
 
 /// Adds `other` into `sum`, entry by entry, modulo 2^64.

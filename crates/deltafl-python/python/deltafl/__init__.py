@@ -17,8 +17,9 @@
 ``run`` and ``train`` write the same run folder as the command ``deltafl run``. ``sweep`` writes a
 folder that contains one run folder per combination.
 
-Two modules have optional dependencies and are imported on first use: ``deltafl.torch`` trains
-PyTorch modules, and ``deltafl.flower`` is a strategy for Flower.
+Three modules have optional dependencies and are imported on first use: ``deltafl.torch`` trains
+PyTorch modules, ``deltafl.jax`` trains models of JAX, and ``deltafl.flower`` is a strategy for
+Flower.
 """
 
 from __future__ import annotations
@@ -90,6 +91,6 @@ if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Imports the modules with optional dependencies on first use."""
-        if name in ("flower", "torch"):
+        if name in ("flower", "jax", "torch"):
             return _importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,6 +56,8 @@ class CohortUpdates:
     scale: float
     #: The largest norm of an update, or None.
     clip: float | None
+    #: A vector per device that every step adds to the gradient, or None: devices × params.
+    drift: Array | None = None
 
 
 class Cohort(abc.ABC):
@@ -80,6 +82,10 @@ class Cohort(abc.ABC):
     @abc.abstractmethod
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Returns the encoded sums, and whether each device is refused. None refuses the call."""
+
+    def trained(self, updates: CohortUpdates) -> Array | None:
+        """Returns w_k of each device: devices × params. The default refuses the call with None."""
+        return None
 
     @abc.abstractmethod
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
@@ -127,7 +133,7 @@ class ArrayCohort(Cohort):
 
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
         """Returns how many devices have at most a fixed number of examples together."""
-        if not (self._updates if kind == "updates" else self._losses):
+        if not (self._losses if kind == "scores" else self._updates):
             return 0
         fitting = np.searchsorted(np.cumsum(examples), _LARGEST_CALL, side="right")
         return max(int(fitting), 1)
@@ -143,6 +149,10 @@ class ArrayCohort(Cohort):
 
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Calls ``update_cohort`` and encodes its rows."""
+        return _encoded(self.trained(updates), updates)
+
+    def trained(self, updates: CohortUpdates) -> Array:
+        """Calls ``update_cohort``."""
         u = updates
         params: list[Any] = [np.array(vector) for vector in u.params]
         devices: list[CohortDevice] = []
@@ -151,16 +161,19 @@ class ArrayCohort(Cohort):
             batches: Any = (u.examples[row], u.sizes[row])
             rate, l2, proximal = float(u.learning_rates[row]), float(u.l2[row]), float(u.proximal[row])
             batch = u.examples.shape[2]
-            local = _CohortLocal(rate, batch, l2, proximal, int(u.seeds[row]), batches, len(targets))
+            drift = None if u.drift is None else u.drift[row]
+            local = _CohortLocal(
+                rate, batch, l2, proximal, int(u.seeds[row]), batches, len(targets), drift=drift
+            )
             devices.append(CohortDevice(params[u.which[row]], inputs, targets, local))
-        answer = np.asarray(self._trainer.update_cohort(devices), dtype=np.float32)
+        answer = np.ascontiguousarray(self._trainer.update_cohort(devices), dtype=np.float32)
         expected = (len(devices), self._trainer.num_params)
         if answer.shape != expected:
             raise InvalidInput(
                 f"update_cohort must return one row of params per device: expected shape {expected}, "
                 f"got {answer.shape}"
             )
-        return _encoded(answer, u)
+        return answer
 
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
         """Calls ``loss_cohort`` at each of the params."""

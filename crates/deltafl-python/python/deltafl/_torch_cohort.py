@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +17,16 @@ from ._torch_encode import Encoder
 from ._torch_examples import HeldExamples, called, sent, shared
 from ._torch_functions import has_kernels
 from ._torch_layers import Replacement, replaced
-from ._torch_step import Spec, Step, StepSize, losses_of, rounded_up, views
+from ._torch_loss import losses_of
+from ._torch_spec import Spec
+from ._torch_step import Step, StepSize, rounded_up, views
 from ._trainer import IGNORED
 
 __all__ = ["ModuleCohort", "Spec"]
 
 Array = NDArray[Any]
+#: The answer of a call.
+T = TypeVar("T")
 
 _LOG = logging.getLogger("deltafl.torch")
 
@@ -50,7 +55,7 @@ class ModuleCohort(Cohort):
 
     def _use(self, replacement: Replacement) -> None:
         """Sets the layers of the copy of the module that is trained."""
-        self._replacement = replacement
+        self._replacement: Replacement = replacement
         self._train_net, self._problem = replaced(self._spec.net, by=replacement)
         self._train_net.train()
         self._encoder = Encoder(self._device, by_kernels=replacement == "kernels")
@@ -72,10 +77,10 @@ class ModuleCohort(Cohort):
 
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
         """Returns how many devices fit into the memory."""
-        if kind == "updates" and self._problem is not None:
+        if kind != "scores" and self._problem is not None:
             return 0
         count = len(devices)
-        if kind == "updates":
+        if kind != "scores":
             count = min(count, self._devices_at_once())
         return self._examples.fitting(devices[:count], examples[:count])
 
@@ -92,8 +97,8 @@ class ModuleCohort(Cohort):
             if self._device.type != "cuda":
                 return 256
             free = torch.cuda.mem_get_info(self._device)[0]
-            # Params, gradients, momentum, the new params and the encoded sum.
-            per_device = 4 * self._spec.num_params * (6 if self._spec.momentum[0] else 5)
+            # Params, gradients, momentum, a correction, the new params and the encoded sum.
+            per_device = 4 * self._spec.num_params * (7 if self._spec.momentum[0] else 6)
             self._largest = max(1, int(_SHARE_OF_DEVICES * free / per_device))
         return self._largest
 
@@ -101,9 +106,17 @@ class ModuleCohort(Cohort):
 
     def updates(self, updates: CohortUpdates) -> tuple[list[Array], list[bool]] | None:
         """Trains the devices and returns the encoded sums."""
+        return self._attempted(updates, Step.run)
+
+    def trained(self, updates: CohortUpdates) -> Array | None:
+        """Trains the devices and returns w_k of each of them."""
+        return self._attempted(updates, Step.rows)
+
+    def _attempted(self, updates: CohortUpdates, compute: Callable[[Step, HeldExamples, CohortUpdates], T]) -> T | None:
+        """Calls a method of a step. If it fails, the next attempt uses other layers. None refuses the call."""
         try:
             with self._current_device():
-                return self._updated(updates)
+                return self._computed(updates, compute)
         except torch.cuda.OutOfMemoryError:
             devices = len(updates.devices)
             if devices == 1:
@@ -125,7 +138,7 @@ class ModuleCohort(Cohort):
                 # replacement does not have.
                 _LOG.info("layers by %s fail, the next attempt uses %s: %s", self._replacement, others[0], reason)
                 self._use(others[0])
-                return self.updates(updates)
+                return self._attempted(updates, compute)
             self._problem = reason
             _LOG.warning("devices train one after another, because vmap does not support the module: %s", self._problem)
             return None
@@ -134,11 +147,11 @@ class ModuleCohort(Cohort):
         """Returns a context in which kernels run on the device of the module."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
-    def _updated(self, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
+    def _computed(self, u: CohortUpdates, compute: Callable[[Step, HeldExamples, CohortUpdates], T]) -> T:
         width = rounded_up(len(u.devices))
         sums = int(u.sums.max(initial=-1)) + 1
         step = self._step(StepSize(width, u.examples.shape[2], len(u.params), sums))
-        answer = step.run(self._examples, u)
+        answer = compute(step, self._examples, u)
         if not self._said:
             self._said = True
             with_kernels = ", Triton kernels" if self._replacement == "kernels" else ""

@@ -67,12 +67,12 @@ class _Kernels(torch.autograd.Function):
     """A convolution by the kernels of :mod:`deltafl._torch_kernels`."""
 
     @staticmethod
-    def forward(images: Any, weight: Any, geometry: Geometry) -> Any:
-        return _convolved(images[None], weight[None], geometry)[0]
+    def forward(images: Any, weight: Any, bias: Any, geometry: Geometry) -> Any:
+        return _convolved(images[None], weight[None], None if bias is None else bias[None], geometry)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        images, weight, ctx.geometry = inputs
+        images, weight, _, ctx.geometry = inputs
         ctx.save_for_backward(images, weight)
 
     @staticmethod
@@ -84,18 +84,20 @@ class _Kernels(torch.autograd.Function):
             by_images = partial(kernels().convolved, size=size, geometry=ctx.geometry, transposed=True)
             of_images = per_device(by_images, slopes[0], weight)
         by_weight = partial(kernels().weight_slopes, shape=tuple(weight.shape), geometry=ctx.geometry)
-        return of_images, per_device(by_weight, images, slopes[0]), None
+        of_bias = slopes[0].sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        return of_images, per_device(by_weight, images, slopes[0]), of_bias, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
-        images, weight = batched(args[:2], in_dims, info.batch_size)
-        return _convolved(images, weight, args[2]), 0
+        count = 2 if args[2] is None else 3
+        given = batched(args[:count], in_dims[:count], info.batch_size)
+        return _convolved(given[0], given[1], given[2] if count == 3 else None, args[3]), 0
 
 
-def _convolved(images: Any, weight: Any, geometry: Geometry) -> Any:
+def _convolved(images: Any, weight: Any, bias: Any, geometry: Geometry) -> Any:
     """Returns N × outputs × height × width of each device."""
     size = _outputs((images.shape[3], images.shape[4]), geometry)
-    return kernels().convolved(images, weight, size=size, geometry=geometry, transposed=False)
+    return kernels().convolved(images, weight, bias, size=size, geometry=geometry, transposed=False)
 
 
 def _product(images: Any, weight: Any, geometry: Geometry) -> tuple[Any, Any]:
@@ -187,8 +189,7 @@ class Convolution(torch.nn.Module):
         weight = self.weight if self._dimensions == 2 else self.weight.unsqueeze(2)
         apply: Any = _Kernels.apply if self._by_kernels else _Product.apply
         if self._by_kernels:
-            output = apply(images, weight, self._geometry)
-            output = output if self.bias is None else output + self.bias[:, None, None]
+            output = apply(images, weight, self.bias, self._geometry)
         else:
             output = apply(images, weight, self._geometry)[0]
             output = output if self.bias is None else output + self.bias[:, None, None, None]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ._cohort import CohortUpdates
 from ._torch_examples import host, sent
-from ._torch_functions import kernels
+from ._torch_memory import DeviceTensors
 
 __all__ = ["EncodedOutputs", "Encoder"]
 
@@ -75,7 +75,7 @@ class Encoder:
 
     The methods have these arguments:
 
-    - ``tensors``: The params of the devices: a matrix per tensor, with one row per device.
+    - ``tensors``: The params of the devices.
     - ``start``: The params w_t of the tracks, one row each.
     - ``which``: The row of ``start`` of each device.
     - ``places``: The sum to which each device is added, or −1.
@@ -87,23 +87,22 @@ class Encoder:
         self._device, self.by_kernels = device, by_kernels
 
     def encode(
-        self, tensors: list[Any], start: Any, which: Any, places: Any, scales: Any, clip: Any,
+        self, tensors: DeviceTensors, start: Any, which: Any, places: Any, scales: Any, clip: Any,
         limit: Any, outputs: EncodedOutputs,
     ) -> None:  # fmt: skip
         """Encodes and adds the updates by a kernel, without waiting for the result."""
-        scales = self._clipped(tensors, start, which, scales, clip)
+        scales = self._clipped(tensors.matrices(), start, which, scales, clip)
         outputs.flags.zero_()
-        kernels().encode_sums(
-            tensors, start, which, places, scales, outputs.keep, limit,
-            (outputs.sums[True], outputs.sums[False]), outputs.flags,
-        )  # fmt: skip
+        sums = outputs.sums[True], outputs.sums[False]
+        tensors.encode(start, which, places, scales, outputs.keep, limit, sums, outputs.flags)
 
     def by_operations(
-        self, tensors: list[Any], start: Any, which: Any, places: Any, scales: Any, clip: Any,
+        self, tensors: DeviceTensors, start: Any, which: Any, places: Any, scales: Any, clip: Any,
         u: CohortUpdates,
     ) -> tuple[list[Array], list[bool]]:  # fmt: skip
         """Returns the sums and whether each device is refused, without kernels."""
-        scales = self._clipped(tensors, start, which, scales, clip)
+        matrices = tensors.matrices()
+        scales = self._clipped(matrices, start, which, scales, clip)
         rows, columns, count = len(which), start.shape[1], int(u.sums.max(initial=-1)) + 1
         members = [torch.nonzero(places == place)[:, 0] for place in range(count)]
         is_whole = count == 1 and len(u.devices) == rows
@@ -112,7 +111,7 @@ class Encoder:
         norms: Any = torch.linalg
         while True:
             largest = torch.zeros(rows, dtype=torch.float64, device=self._device)
-            for first, change in _changes(tensors, start, which):
+            for first, change in _changes(matrices, start, which):
                 codes = change.mul_(scales[:, None]).round_()
                 if refused.any():
                     codes.masked_fill_(sent(refused, self._device)[:, None], 0.0)

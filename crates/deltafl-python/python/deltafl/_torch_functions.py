@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["batched", "has_kernels", "kernels", "per_device", "uses_tf32"]
+from ._kinds import is_tuple
+
+__all__ = ["batched", "has_kernels", "kernels", "per_device", "precision_of", "uses_tf32"]
 
 
 def kernels() -> Any:
@@ -37,6 +39,11 @@ def uses_tf32(settings: Any) -> bool:
         return bool(settings.allow_tf32)
 
 
+def precision_of(settings: Any) -> str:
+    """Returns the precision of products in a kernel: TF32 if PyTorch may use it."""
+    return "tf32" if uses_tf32(settings) else "tf32x3"
+
+
 def batched(values: Sequence[Any], axes: Sequence[int | None], devices: int) -> list[Any]:
     """Returns tensors with the devices as their first axis."""
     return [
@@ -51,7 +58,7 @@ class _PerDevice(torch.autograd.Function):
     @staticmethod
     def forward(compute: Callable[..., Any], *tensors: Any) -> Any:
         found = compute(*(tensor[None] for tensor in tensors))
-        return tuple(value[0] for value in found) if isinstance(found, tuple) else found[0]
+        return tuple(value[0] for value in found) if is_tuple(found) else found[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -64,7 +71,7 @@ class _PerDevice(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         found = args[0](*batched(args[1:], in_dims[1:], info.batch_size))
-        return found, (0,) * len(found) if isinstance(found, tuple) else 0
+        return found, (0,) * len(found) if is_tuple(found) else 0
 
 
 def per_device(compute: Callable[..., Any], *tensors: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Triton kernels for the convolutions of many devices, each with its own weights, and for their sum.
+"""Triton kernels for the convolutions and norms of many devices, each with its own weights.
 
-The kernels use the tensor cores. With the precision "tf32x3", a product has about the accuracy of
-float32. The order of a summation depends on the layer only, so that a device has the same bits in
+The kernels use the tensor cores. With the precision "tf32x3", a sum of n products has a relative
+error of about n · 1e-8. The order of a summation depends on the layer only, so that a device has the same bits in
 every cohort.
 """
 
@@ -18,10 +18,15 @@ import torch
 import triton
 import triton.language as tl
 
-from ._torch_functions import uses_tf32
+from ._torch_dense_kernels import dense_step, multiplied, rows_step
+from ._torch_functions import precision_of
+from ._torch_pool_kernels import pooled, pooled_slopes
+from ._torch_product_kernels import add_product, is_long
+from ._torch_sum_kernels import encode_sums, load_params
 
 __all__ = [
-    "convolved", "encode_sums", "group_fits", "multiplied", "normalised", "normalised_slopes", "weight_slopes",
+    "classes_fit", "convolved", "cross_entropy", "dense_step", "encode_sums", "group_fits", "load_params", "multiplied", "normalised",
+    "normalised_slopes", "pooled", "pooled_slopes", "rows_step", "weight_slopes",
 ]  # fmt: skip
 
 #: The positions of an image that one part of a weight gradient adds up.
@@ -30,11 +35,11 @@ _POSITIONS = 1024
 
 @triton.jit
 def _convolve(
-    source, weight, result,
+    source, weight, bias, result,
     count, channels, height, width, out_channels, out_height, out_width, of_source, of_result,
     kernel_height, kernel_width, step_y, step_x, pad_y, pad_x, dilation_y, dilation_x,
-    TRANSPOSED: tl.constexpr, NARROW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TRANSPOSED: tl.constexpr, HAS_BIAS: tl.constexpr, NARROW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, IS_LONG: tl.constexpr,
 ):  # fmt: skip
     """Computes a tile of BM positions × BN channels of the output of one device.
 
@@ -79,7 +84,7 @@ def _convolve(
             entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
             known = (channel < channels)[:, None] & (out < out_channels)[None, :]
             b = tl.load(weight + entries, mask=known, other=0.0)
-            total = tl.dot(a, b, total, input_precision=PRECISION)
+            total = add_product(a, b, total, PRECISION, IS_LONG)
     else:
         for k in range(0, taps * NARROW, BK):
             index = k + tl.arange(0, BK)
@@ -103,7 +108,10 @@ def _convolve(
             a = tl.load(source + places, mask=hit & inside[:, None] & is_tap[None, :], other=0.0)
             entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
             b = tl.load(weight + entries, mask=is_tap[:, None] & (out < out_channels)[None, :], other=0.0)
-            total = tl.dot(a, b, total, input_precision=PRECISION)
+            total = add_product(a, b, total, PRECISION, IS_LONG)
+    if HAS_BIAS:
+        summand = tl.load(bias + device * out_channels + out, mask=out < out_channels, other=0.0)
+        total += summand[None, :]
     places = (image * (out_channels * area) + point)[:, None] + (out * area)[None, :]
     tl.store(result + places, total, mask=inside[:, None] & (out < out_channels)[None, :])
 
@@ -157,7 +165,7 @@ def _weight_slope(
             mask=hit & inside[:, None] & (index < entries)[None, :],
             other=0.0,
         )
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = add_product(a, b, total, PRECISION, False)
     places = (out * entries)[:, None] + (channel * taps + tap)[None, :]
     tl.store(result + places, total, mask=(out < out_channels)[:, None] & (index < entries)[None, :])
 
@@ -220,75 +228,22 @@ def _normalise_slope(
 
 
 @triton.jit
-def _multiply(
-    left, right, result, rows, columns, inner,
-    left_device, left_row, left_inner, right_device, right_inner, right_column,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Computes BM × BN entries of the product of two matrices of one device."""
-    device = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(2) * BM + tl.arange(0, BM)
-    column = tl.program_id(0) * BN + tl.arange(0, BN)
-    left += device * left_device
-    right += device * right_device
-    total = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(0, inner, BK):
-        entry = k + tl.arange(0, BK)
-        a = tl.load(
-            left + (row * left_row)[:, None] + (entry * left_inner)[None, :],
-            mask=(row < rows)[:, None] & (entry < inner)[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            right + (entry * right_inner)[:, None] + (column * right_column)[None, :],
-            mask=(entry < inner)[:, None] & (column < columns)[None, :],
-            other=0.0,
-        )
-        total = tl.dot(a, b, total, input_precision=PRECISION)
-    result += device * rows * columns
-    places = (row * columns)[:, None] + column[None, :]
-    tl.store(result + places, total, mask=(row < rows)[:, None] & (column < columns)[None, :])
-
-
-@triton.jit
-def _encode(
-    local, start, which, place, scale, keep, sums, narrow, flags,
-    rows, columns, offset, total, limit, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Encodes the changes of BLOCK columns of all devices as integers and adds those of one sum."""
-    sum_index = tl.program_id(1)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < columns
-    added = tl.zeros((BLOCK,), dtype=tl.int64)
-    largest = tl.load(limit)
-    for row in range(rows):
-        if tl.load(place + row) == sum_index:
-            new = tl.load(local + column, mask=inside, other=0.0).to(tl.float64)
-            of_start = tl.load(which + row) * total + offset
-            old = tl.load(start + of_start + column, mask=inside, other=0.0).to(tl.float64)
-            size = (new - old) * tl.load(scale + row)
-            fits = tl.abs(size) <= largest
-            if tl.min(fits.to(tl.int32)) == 0:
-                tl.store(flags + row, 1)
-            # Rounded to the nearest integer, ties to even.
-            size = tl.where(fits, size, 0.0)
-            whole = size.to(tl.int64)
-            rest = tl.abs(size - whole.to(tl.float64))
-            up = (rest > 0.5) | ((rest == 0.5) & ((whole & 1) != 0))
-            whole = tl.where(up, tl.where(size > 0.0, whole + 1, whole - 1), whole)
-            added += whole * tl.load(keep + row)
-        local += columns
-    of_sum = sum_index.to(tl.int64) * total + offset
-    tl.store(sums + of_sum + column, added, mask=inside)
-    short = added.to(tl.int32)
-    tl.store(narrow + of_sum + column, short, mask=inside)
-    if tl.max((short.to(tl.int64) != added).to(tl.int32)) > 0:
-        tl.store(flags + rows, 1)
-
-
-def _precision(settings: Any) -> str:
-    """Returns the precision of products: TF32 if PyTorch may use it."""
-    return "tf32" if uses_tf32(settings) else "tf32x3"
+def _cross_entropy(output, wanted, losses, gradient, classes, BC: tl.constexpr):
+    """Computes the cross-entropy of one example and its gradient. A negative target has no loss."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BC)
+    inside = column < classes
+    x = tl.load(output + row * classes + column, mask=inside, other=float("-inf"))
+    target = tl.load(wanted + row)
+    is_target = column == target
+    away = x - tl.max(x, 0)
+    powers = tl.exp(away)
+    total = tl.sum(powers, 0)
+    loss = tl.log(total) - tl.sum(tl.where(is_target, away, 0.0), 0)
+    counts = tl.where(target >= 0, 1.0, 0.0)
+    tl.store(losses + row, loss * counts)
+    slope = (powers / total - tl.where(is_target, 1.0, 0.0)) * counts
+    tl.store(gradient + row * classes + column, slope, mask=inside)
 
 
 def _tiles(channels: int) -> int:
@@ -296,20 +251,22 @@ def _tiles(channels: int) -> int:
 
 
 def convolved(
-    source: Any, weight: Any, *, size: tuple[int, int], geometry: Any, transposed: bool, precision: str | None = None
-) -> Any:
+    source: Any, weight: Any, bias: Any = None, *, size: tuple[int, int], geometry: Any, transposed: bool,
+    precision: str | None = None,
+) -> Any:  # fmt: skip
     """Returns the convolution of the images of each device with its weights.
 
     Args:
         source: The images: devices × images × channels × height × width.
         weight: The weights: devices × outputs × inputs × height × width.
+        bias: The summand of each output channel, or None: devices × outputs.
         size: The height and width of the result.
         geometry: The kernel, the step, the padding and the dilation.
         transposed: Whether to compute the gradient by the images from that by the outputs.
         precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
     """
     source, weight = source.contiguous(), weight.contiguous()
-    precision = precision or _precision(torch.backends.cudnn)
+    precision = precision or precision_of(torch.backends.cudnn)
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, outputs, inputs, *_ = weight.shape
@@ -317,16 +274,20 @@ def convolved(
     out_channels = inputs if transposed else outputs
     strides = (inputs * taps, taps) if transposed else (taps, inputs * taps)
     result = source.new_empty((devices, count, out_channels, *size))
-    # The fastest tiles for the layers of ResNets on an H200.
-    tile, block = _tiles(out_channels), 32 if channels % 32 == 0 and channels > 32 else 16
+    # The fastest tiles for the layers of ResNets and of the CNN of pfl's benchmark on an H200.
+    tile, positions = _tiles(out_channels), count * size[0] * size[1]
+    has_short_steps = channels % 32 != 0 or channels == 32 or (precision == "tf32x3" and positions >= 2048)
+    block = 16 if has_short_steps else 32
     narrow = triton.next_power_of_2(channels) if channels < block else 0
-    positions = count * size[0] * size[1]
-    rows, warps, stages = (256, 8, 3) if block == 16 and tile <= 32 and positions >= 2048 else (128, 4, 2)
+    is_large = block == 16 and positions >= 2048 and (tile <= 32 or precision == "tf32x3")
+    rows, warps, stages = (256, 8, 3) if is_large else (128, 4, 2)
     grid = (triton.cdiv(positions, rows), devices, triton.cdiv(out_channels, tile))
     _convolve[grid](
-        source, weight, result, count, channels, height, width, out_channels, *size, *strides,
+        source, weight, weight if bias is None else bias.contiguous(), result,
+        count, channels, height, width, out_channels, *size, *strides,
         *kernel, *step, *padding, *dilation,
-        TRANSPOSED=transposed, NARROW=narrow, BM=rows, BN=tile, BK=block, PRECISION=precision,
+        TRANSPOSED=transposed, HAS_BIAS=bias is not None, NARROW=narrow, BM=rows, BN=tile, BK=block, PRECISION=precision,
+        IS_LONG=is_long(taps * channels),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return result
@@ -345,7 +306,7 @@ def weight_slopes(
         precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
     """
     source, slope = source.contiguous(), slope.contiguous()
-    precision = precision or _precision(torch.backends.cudnn)
+    precision = precision or precision_of(torch.backends.cudnn)
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, _, outputs, out_height, out_width = slope.shape
@@ -362,34 +323,14 @@ def weight_slopes(
     return result[0] if parts == 1 else result.sum(dim=0)
 
 
-def multiplied(left: Any, right: Any, precision: str | None = None) -> Any:
-    """Returns the product of two matrices of each device, for few rows or few inner entries.
-
-    Args:
-        left: The left matrices: devices × rows × inner entries.
-        right: The right matrices: devices × inner entries × columns.
-        precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
-    """
-    settings: Any = torch.backends.cuda
-    devices, rows, inner = left.shape
-    columns = right.shape[2]
-    result = left.new_empty((devices, rows, columns))
-    height, width = 16 if rows <= 16 else 32 if rows <= 32 else 64, 64
-    block, stages = (64 if right.stride(1) == 1 else 32, 4) if inner > 32 else (16 if inner <= 16 else 32, 2)
-    if right.stride(2) == 1:
-        width = 128
-    _multiply[(triton.cdiv(columns, width), devices, triton.cdiv(rows, height))](
-        left, right, result, rows, columns, inner, *left.stride(), *right.stride(),
-        BM=height, BN=width, BK=block, PRECISION=precision or _precision(settings.matmul),
-        num_warps=4, num_stages=stages,
-    )  # fmt: skip
-    return result
-
-
 def _group_sizes(source: Any, groups: int) -> tuple[int, int, int, int]:
     channels = source.shape[2]
     area = source[0, 0, 0].numel()
     return channels, area, triton.next_power_of_2(channels // groups), triton.next_power_of_2(area)
+
+
+def _warps(entries: int) -> int:
+    return 8 if entries > 4096 else 4 if entries > 256 else 1
 
 
 def group_fits(channels: int, area: int, groups: int) -> bool:
@@ -414,7 +355,7 @@ def normalised(source: Any, weight: Any, bias: Any, groups: int, epsilon: float)
     means, scales = (source.new_empty((devices, count, groups)) for _ in range(2))
     _normalise[(devices * count, groups)](
         source, weight, bias, result, means, scales, count, channels, groups, area, epsilon,
-        BC=block, BL=length, num_warps=8 if block * length > 4096 else 4, enable_fp_fusion=True,
+        BC=block, BL=length, num_warps=_warps(block * length), enable_fp_fusion=True,
     )  # fmt: skip
     return result, means, scales
 
@@ -431,34 +372,28 @@ def normalised_slopes(
     _normalise_slope[(devices * count, groups)](
         source, slope, weight, means.contiguous(), scales.contiguous(), result, of_weight, of_bias,
         count, channels, groups, area,
-        BC=block, BL=length, num_warps=8 if block * length > 4096 else 4,
+        BC=block, BL=length, num_warps=_warps(block * length),
     )  # fmt: skip
     return result, of_weight.sum(dim=1), of_bias.sum(dim=1)
 
 
-def encode_sums(
-    tensors: list[Any], start: Any, which: Any, places: Any, scales: Any, keep: Any, limit: Any,
-    sums: tuple[Any, Any], flags: Any,
-) -> None:  # fmt: skip
-    """Writes the sums of the encoded changes.
+def classes_fit(classes: int) -> bool:
+    """Returns whether the classes of an example are few enough for one program."""
+    return classes <= 8192
+
+
+def cross_entropy(output: Any, wanted: Any) -> tuple[Any, Any]:
+    """Returns the cross-entropy of each example of each device, and its gradient by the outputs.
 
     Args:
-        tensors: The params of all devices, one contiguous matrix per tensor, with one row per device.
-        start: The params w_t of the tracks, one row each.
-        which: The row of ``start`` of each device.
-        places: The sum of each device, or −1.
-        scales: The factor of each device before rounding, in double precision.
-        keep: 1 for each device that is added, 0 for the others.
-        limit: The largest magnitude of an encoded entry. A float argument has single precision.
-        sums: The sums as integers of 64 and of 32 bits.
-        flags: 1 for each device that is refused, and at last whether a sum needs more than 32 bits.
+        output: The outputs: devices × examples × classes.
+        wanted: The class of each example: devices × examples.
     """
-    rows, total, offset, block = len(which), start.shape[1], 0, 1024
-    wide, narrow = sums
-    for tensor in tensors:
-        columns = tensor.shape[1]
-        _encode[(triton.cdiv(columns, block), len(wide))](
-            tensor, start, which, places, scales, keep, wide, narrow, flags,
-            rows, columns, offset, total, limit, BLOCK=block, num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
-        offset += columns
+    output, wanted = output.contiguous(), wanted.contiguous()
+    losses, gradient = output.new_empty(wanted.shape), torch.empty_like(output)
+    classes = output.shape[2]
+    block = triton.next_power_of_2(classes)
+    _cross_entropy[(wanted.numel(),)](
+        output, wanted, losses, gradient, classes, BC=block, num_warps=_warps(block)
+    )  # fmt: skip
+    return losses, gradient

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 
 from ._torch_convolution import Convolution
+from ._torch_embedding import KernelEmbedding
 from ._torch_linear import KernelLinear
-from ._torch_norm import KernelGroupNorm
+from ._torch_norm import KernelGroupNorm, KernelLayerNorm
 
 __all__ = ["KeyedDropout", "Replacement", "replaced"]
 
@@ -164,7 +165,7 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
 
     Args:
         net: The module.
-        by: The layers in place of convolutions. Kernels also compute group norms and large dense layers.
+        by: The layers in place of convolutions. Kernels also compute norms, large dense layers and embeddings.
     """
     net = copy.deepcopy(net)
     number = 0
@@ -189,7 +190,8 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
         elif by != "none":
             new = Convolution.of(layer, by_kernels=by == "kernels")
             if new is None and by == "kernels":
-                new = KernelGroupNorm.of(layer) or KernelLinear.of(layer)
+                kinds = (KernelGroupNorm, KernelLayerNorm, KernelLinear, KernelEmbedding)
+                new = next((found for kind in kinds if (found := kind.of(layer)) is not None), None)
         if new is not None:
             if not path:
                 return new, None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from ._torch_functions import batched, kernels, per_device, uses_tf32
+from ._torch_moving import LARGE, MovingLayer, without_memory
 
 __all__ = ["KernelLinear"]
 
-#: The entries of a weight from which the kernel is used, and the largest number of rows.
-_LARGE, _FEW = 1 << 16, 32
+#: The largest number of rows for the kernels.
+_FEW = 32
 
 
 class _Dense(torch.autograd.Function):
@@ -48,8 +50,42 @@ def _by_weight(slope: Any, rows: Any) -> Any:
     return kernels().multiplied(slope.transpose(1, 2), rows)
 
 
-class KernelLinear(torch.nn.Module):
+class _DenseStep(torch.autograd.Function):
+    """A product with a large weight that moves the weight in its backward pass."""
+
+    @staticmethod
+    def forward(rows: Any, weight: Any, rate: Any, decay: Any) -> Any:
+        return _product(rows[None], weight[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        rows, weight, rate, decay = ctx.saved_tensors
+        needs_rows, needs_weight = ctx.needs_input_grad[:2]
+        if not needs_weight:
+            return per_device(_by_rows, slopes[0], weight), None, None, None
+        step = partial(kernels().dense_step, needs_source=needs_rows)
+        of_rows = per_device(step, slopes[0], rows, weight, rate, decay)
+        return of_rows if needs_rows else None, without_memory(weight), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
+        return _product(*batched(args[:2], in_dims[:2], info.batch_size)), 0
+
+
+def _product(rows: Any, weight: Any) -> Any:
+    """Returns the outputs. With TF32 the products of PyTorch are faster."""
+    cuda: Any = torch.backends.cuda
+    return rows @ weight.mT if uses_tf32(cuda.matmul) else _forward(rows, weight)
+
+
+class KernelLinear(MovingLayer):
     """A dense layer with the parameters of the layer that it replaces."""
+
+    applies_decay = True
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -61,15 +97,16 @@ class KernelLinear(torch.nn.Module):
         """Returns the replacement of a layer, or None for small layers."""
         if type(layer) is not torch.nn.Linear or layer.weight.dtype != torch.float32:
             return None
-        return KernelLinear(layer) if layer.weight.numel() >= _LARGE else None
+        return KernelLinear(layer) if layer.weight.numel() >= LARGE else None
 
     def forward(self, inputs: Any) -> Any:
         """Returns the output of the layer."""
         cuda: Any = torch.backends.cuda
         fits = inputs.dim() == 2 and len(inputs) <= _FEW and inputs.dtype == torch.float32
+        step = self.local_step() if fits else None
         # With TF32 the products of PyTorch are faster.
-        if not fits or uses_tf32(cuda.matmul):
+        if not fits or (step is None and uses_tf32(cuda.matmul)):
             return torch.nn.functional.linear(inputs, self.weight, self.bias)
-        apply: Any = _Dense.apply
-        output = apply(inputs, self.weight)
+        apply: Any = _Dense.apply if step is None else _DenseStep.apply
+        output = apply(inputs, self.weight, *(step or ()))
         return output if self.bias is None else output + self.bias

@@ -1,4 +1,4 @@
-"""Group norms of many devices, each with its own weights, under ``torch.func.vmap``."""
+"""Group and layer norms of many devices, each with its own weights, under ``torch.func.vmap``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from ._torch_functions import batched, kernels, per_device
 
-__all__ = ["KernelGroupNorm"]
+__all__ = ["KernelGroupNorm", "KernelLayerNorm"]
 
 
 class _Normalised(torch.autograd.Function):
@@ -60,3 +60,29 @@ class KernelGroupNorm(torch.nn.Module):
             return torch.nn.functional.group_norm(images, self._groups, self.weight, self.bias, self._epsilon)
         apply: Any = _Normalised.apply
         return apply(images, self.weight, self.bias, self._groups, self._epsilon)[0]
+
+
+class KernelLayerNorm(torch.nn.Module):
+    """A layer norm over the last axis: a group norm of each row, with one group of channels."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self._epsilon = layer.weight, layer.bias, layer.eps
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> KernelLayerNorm | None:
+        """Returns the replacement of a layer, or None if vmap has to translate it."""
+        if type(layer) is not torch.nn.LayerNorm or len(layer.normalized_shape) != 1:
+            return None
+        given: Any = layer
+        if given.weight is None or given.bias is None or given.weight.dtype != torch.float32:
+            return None
+        return KernelLayerNorm(layer) if kernels().group_fits(len(given.weight), 1, 1) else None
+
+    def forward(self, inputs: Any) -> Any:
+        """Returns the output of the layer."""
+        if inputs.dtype != torch.float32:
+            return torch.nn.functional.layer_norm(inputs, self.weight.shape, self.weight, self.bias, self._epsilon)
+        apply: Any = _Normalised.apply
+        rows = inputs.reshape(-1, len(self.weight), 1)
+        return apply(rows, self.weight, self.bias, 1, self._epsilon)[0].view(inputs.shape)

@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,47 +15,23 @@ from numpy.typing import NDArray
 
 from ._cohort import CohortUpdates
 from ._torch_encode import EncodedOutputs, Encoder
-from ._torch_examples import HeldExamples, called, copied, host
+from ._torch_examples import HeldExamples, called, copied, host, shared
 from ._torch_layers import KeyedDropout
-from ._trainer import IGNORED
+from ._torch_loss import losses_of
+from ._torch_memory import DeviceTensors
+from ._torch_moving import MovingLayer, SharedWeight, is_moved, movable
+from ._torch_pool import PooledByKernels
+from ._torch_spec import Spec
 
-__all__ = ["Spec", "Step", "StepSize", "losses_of", "rounded_up", "views"]
+__all__ = ["Step", "StepSize", "rounded_up", "views"]
 
 Array = NDArray[Any]
 Tensors = dict[str, Any]
 
 _LOG = logging.getLogger("deltafl.torch")
 
-
-class Spec:
-    """The parts of a ``Module`` that a cohort needs."""
-
-    def __init__(
-        self,
-        net: torch.nn.Module,
-        *,
-        trained: list[str],
-        carried: list[str],
-        fixed: Mapping[str, Any],
-        loss: Callable[[Any, Any], Any],
-        default_loss: bool,
-        task: str,
-        shape: tuple[int, ...] | None,
-        momentum: tuple[float, float, bool, float],
-        compile: str,
-        device: torch.device,
-    ) -> None:
-        self.net, self.trained, self.carried, self.fixed = net, trained, carried, dict(fixed)
-        self.loss, self.default_loss, self.task, self.shape = loss, default_loss, task, shape
-        #: Momentum, dampening, Nesterov and weight decay of the SGD of a device.
-        self.momentum = momentum
-        self.compile, self.device = compile, device
-        tensors: Tensors = dict(net.named_parameters())
-        tensors.update(net.named_buffers())
-        #: The shapes and types of the tensors of w, in the order of w.
-        self.shapes = {name: tuple(tensors[name].shape) for name in [*trained, *carried]}
-        self.types = {name: tensors[name].dtype for name in self.shapes}
-        self.num_params = sum(math.prod(shape) for shape in self.shapes.values())
+#: The number of params that are sent at once.
+_SENT_AT_ONCE = 1 << 20
 
 
 class StepSize(NamedTuple):
@@ -68,6 +45,14 @@ class StepSize(NamedTuple):
     sums: int
 
 
+class StepTerms(NamedTuple):
+    """The terms that a step adds to the gradient."""
+
+    decay: bool
+    proximal: bool
+    drift: bool
+
+
 class Step:
     """One step of SGD of a fixed number of devices.
 
@@ -79,13 +64,20 @@ class Step:
     def __init__(self, spec: Spec, net: torch.nn.Module, size: StepSize, encoder: Encoder, pool: Any) -> None:
         self._spec, self._net, self.size, self._encoder, self._pool = spec, net, size, encoder, pool
         self._device = spec.device
-        #: The tensors of w of every device: one contiguous tensor per name, devices first.
-        self._params = self._tensors()
+        self._tensors = self._allocated()
+        #: The tensors of w of every device.
+        self._params = self._tensors.by_name
         #: w_t, and the momentum, if a step needs them.
         self._start: Tensors = {}
-        self._momentum: Tensors = self._tensors() if spec.momentum[0] else {}
-        #: Which terms a step computes: weight decay and the proximal term.
-        self._penalties = (False, False)
+        self._momentum: Tensors = self._allocated().by_name if spec.momentum[0] else {}
+        #: A vector that every step adds to the gradient, if there is one.
+        self._drift: Tensors = {}
+        #: Which terms a step adds to the gradient.
+        self._terms = StepTerms(False, False, False)
+        #: Layers whose weights the backward pass may move, so that their gradient is not stored.
+        self._movable = {} if spec.momentum[0] else movable(net, spec.trained)
+        #: The weights that the backward pass of the last step has moved.
+        self._moved_names: list[str] = []
         self._graphs: dict[str, Any] = {}
         self._outputs: EncodedOutputs | None = None
         #: The examples of the step and their sizes, and the number of the step.
@@ -94,7 +86,7 @@ class Step:
         self._sizes = self._integers(size.devices)
         self._number = self._integers()
         self._positions = torch.arange(size.batch, device=self._device)
-        self._gradients = torch.func.vmap(self._gradient, in_dims=(0, 0, 0, 0, 0, 0, None), randomness="error")
+        self._gradients = torch.func.vmap(self._gradient, in_dims=(0, 0, 0, 0, 0, 0, 0, None), randomness="error")
         self._uses_graph = spec.compile != "off" and self._device.type == "cuda"
         self._body: Callable[[], None] = self._moved
         if spec.compile == "inductor":
@@ -116,12 +108,8 @@ class Step:
         self._which, self._keys, self._places = self._head[:3]
         self._rates, self._decay, self._pull, self._scales, self._limit, self._clip = numbers[3:]
 
-    def _tensors(self) -> Tensors:
-        spec, width = self._spec, self.size.devices
-        return {
-            name: torch.zeros((width, *shape), dtype=spec.types[name], device=self._device)
-            for name, shape in spec.shapes.items()
-        }
+    def _allocated(self) -> DeviceTensors:
+        return DeviceTensors(self._spec.shapes, self._spec.types, self.size.devices, self._device)
 
     def _integers(self, *shape: int) -> Any:
         return torch.zeros(shape, dtype=torch.int64, device=self._device)
@@ -131,31 +119,64 @@ class Step:
     @torch.no_grad()
     def run(self, held: HeldExamples, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
         """Trains the devices. Returns the encoded sums, which the next call overwrites, and the refusals."""
-        penalties = (bool(u.l2.any() or self._spec.momentum[3]), bool(u.proximal.any()))
-        if penalties != self._penalties:
-            # A step without penalties does not compute them.
-            self._penalties = penalties
+        self._train(held, u)
+        return self._encoded(u)
+
+    @torch.no_grad()
+    def rows(self, held: HeldExamples, u: CohortUpdates) -> Array:
+        """Trains the devices. Returns w_k of each device."""
+        self._train(held, u)
+        matrix = torch.cat([part.float() for part in self._tensors.matrices()], dim=1)
+        return np.asarray(matrix[: len(u.devices)].cpu().numpy())
+
+    def _train(self, held: HeldExamples, u: CohortUpdates) -> None:
+        """Trains the devices."""
+        terms = StepTerms(bool(u.l2.any() or self._spec.momentum[3]), bool(u.proximal.any()), u.drift is not None)
+        if terms != self._terms:
+            # A step does not compute the terms that it does not have.
+            self._terms = terms
             self._graphs.clear()
-        if penalties[1] and not self._start:
-            self._start = self._tensors()
+        if terms.proximal and not self._start:
+            self._start = self._allocated().by_name
+        if u.drift is not None:
+            self._send_drift(u.drift)
         examples, sizes = self._sent(held.offsets(u.devices), u)
+        try:
+            self._run_steps(held, examples, sizes)
+        except SharedWeight as error:
+            _LOG.info("gradients of large weights are stored: %s", error)
+            self._movable = {}
+            self._graphs.clear()
+            self._run_steps(held, examples, sizes)
+
+    def _send_drift(self, drift: Array) -> None:
+        """Sets the vectors that every step adds to the gradients."""
+        if not self._drift:
+            self._drift = self._allocated().by_name
+        for name, part in views(shared(drift), self._spec.shapes).items():
+            self._drift[name][: len(drift)].copy_(part)
+
+    def _run_steps(self, held: HeldExamples, examples: Any, sizes: Any) -> None:
+        """Runs all steps of the devices, from w_t."""
         self._replay("load", self._loaded)
-        for index in range(u.examples.shape[1]):
+        for index in range(len(examples)):
             if self._inputs is None:
                 self._inputs, self._targets = held.rows(examples[index])
             else:
                 held.rows_into(examples[index], self._inputs, self._targets)
             self._sizes.copy_(sizes[index])
             self._replay("step", self._body)
-        return self._encoded(u)
 
     def _sent(self, offsets: Array, updates: CohortUpdates) -> tuple[Any, Any]:
         """Sends the inputs of a call. Returns the rows and the sizes of the batches of all steps."""
         # Numpy's methods have no types.
         u: Any = updates
-        for row, vector in zip(self._host_start, u.params):
-            copied(vector, row)
-        self.start.copy_(self._host_start, non_blocking=True)
+        for place, row, vector in zip(self.start, self._host_start, u.params):
+            # The GPU receives a part while the next one is copied on the host.
+            for first in range(0, len(vector), _SENT_AT_ONCE):
+                part = slice(first, first + _SENT_AT_ONCE)
+                copied(vector[part], row[part])
+                place[part].copy_(row[part], non_blocking=True)
         head: Any = self._host_head.numpy()
         rows, width = len(u.devices), self.size.devices
         head[:] = 0
@@ -184,20 +205,22 @@ class Step:
 
     def _loaded(self) -> None:
         """Sets the params of the devices to w_t."""
-        for name, view in views(self.start, self._spec.shapes).items():
-            rows = view if self.size.tracks == 1 else view[self._which]
-            self._params[name].copy_(rows)
-            if self._penalties[1]:
-                self._start[name].copy_(rows)
+        if self._encoder.by_kernels:
+            self._tensors.load(self.start, self._which)
+        else:
+            for name, view in views(self.start, self._spec.shapes).items():
+                self._params[name].copy_(view if self.size.tracks == 1 else view[self._which])
+        if self._terms.proximal:
+            for name, value in self._params.items():
+                self._start[name].copy_(value)
         for kept in self._momentum.values():
             kept.zero_()
         self._number.zero_()
 
     def _encoded(self, u: CohortUpdates) -> tuple[list[Array], list[bool]]:
         """Returns the encoded sums and whether each device is refused."""
-        tensors = [value.reshape(self.size.devices, -1) for value in self._params.values()]
         clip = None if u.clip is None else self._clip[0]
-        given = (tensors, self.start, self._which, self._places, self._scales, clip)
+        given = (self._tensors, self.start, self._which, self._places, self._scales, clip)
         if not self._encoder.by_kernels:
             return self._encoder.by_operations(*given, u)
         if self._outputs is None:
@@ -216,17 +239,31 @@ class Step:
             if answer is not None:
                 return answer
 
-    def _gradient(self, trained: Tensors, others: Tensors, inputs: Any, targets: Any, mask: Any, key: Any, step: Any) -> Any:
-        """Returns the gradient of one device."""
+    def _gradient(
+        self, trained: Tensors, others: Tensors, inputs: Any, targets: Any, mask: Any, key: Any, numbers: Any,
+        step: Any,
+    ) -> Any:  # fmt: skip
+        """Returns the gradient of one device. The backward pass may move some of the weights."""
 
         def loss(tensors: Tensors) -> Any:
-            with KeyedDropout.keyed(key, step):
+            pooled = PooledByKernels() if self._encoder.by_kernels else nullcontext()
+            with KeyedDropout.keyed(key, step), self._moving(numbers), pooled:
                 output = called(self._net, {**tensors, **others, **self._spec.fixed}, inputs)
             wanted = targets.float() if self._spec.task == "binary" else targets
-            losses = losses_of(self._spec, output, wanted)
+            losses = losses_of(self._spec, output, wanted, by_kernels=self._encoder.by_kernels)
             return (losses * mask.to(losses.dtype)).sum()
 
         return torch.func.grad(loss)(trained)
+
+    def _moving(self, numbers: Any) -> Any:
+        """Returns a context in which the backward pass moves large weights."""
+        self._moved_names.clear()
+        # The kernels know neither w_t, which the proximal term needs, nor corrections.
+        if self._terms.proximal or self._terms.drift or not self._movable:
+            return nullcontext()
+        decay = self._terms.decay
+        names = {layer: name for layer, name in self._movable.items() if layer.applies_decay or not decay}
+        return MovingLayer.moving(names, self._moved_names, *numbers)
 
     @torch.no_grad()
     def _moved(self) -> None:
@@ -240,17 +277,25 @@ class Step:
         # A device after its last step does not move.
         factors = torch.stack([self._rates * (self._sizes > 0), self._decay, self._pull])
         numbers = {dtype: factors.to(dtype) for dtype in set(spec.types.values())}
-        gradients = self._gradients(trained, others, self._inputs, self._targets, mask, self._keys, self._number)
+        rates, decays = factors[:2].float()
+        gradients = self._gradients(
+            trained, others, self._inputs, self._targets, mask, self._keys, (rates, decays), self._number
+        )
+        for name in self._moved_names:
+            if not is_moved(gradients.pop(name, trained[name])):
+                raise SharedWeight(f"the module uses {name} more than once")
         momentum, dampening, nesterov, _ = spec.momentum
         # The first step of SGD starts its momentum with the gradient.
-        share = 1.0 - dampening * (self._number > 0)
-        for name, weight in trained.items():
+        share: Any = 1.0 - dampening * (self._number > 0) if momentum else None
+        for name, slope in gradients.items():
+            weight = trained[name]
             ones = (-1, *([1] * (weight.dim() - 1)))
             rate, decay, pull = (values.view(ones) for values in numbers[weight.dtype])
-            slope = gradients[name]
-            if self._penalties[0]:
+            if self._terms.decay:
                 slope = torch.addcmul(slope, weight, decay)
-            if self._penalties[1]:
+            if self._terms.drift:
+                slope = slope + self._drift[name]
+            if self._terms.proximal:
                 slope = torch.addcmul(slope, weight - self._start[name], pull)
             if momentum:
                 kept = self._momentum[name].mul_(momentum).add_(slope * share)
@@ -319,28 +364,6 @@ class Step:
             cuda.set_stream(stream)
             if collects:
                 gc.enable()
-
-
-def losses_of(spec: Spec, output: Any, wanted: Any) -> Any:
-    """Returns the loss of each example."""
-    if not spec.default_loss:
-
-        def single(one: Any, target: Any) -> Any:
-            return spec.loss(one[None], target[None])
-
-        return torch.func.vmap(single)(output, wanted).reshape(len(wanted))
-    if spec.task == "regression":
-        return 0.5 * (output.reshape(-1) - wanted) ** 2
-    if spec.task == "binary":
-        return torch.nn.functional.binary_cross_entropy_with_logits(
-            output.reshape(-1), wanted, reduction="none"
-        )
-    if wanted.dim() == 1:
-        return torch.nn.functional.cross_entropy(output, wanted, reduction="none")
-    flat = torch.nn.functional.cross_entropy(
-        output.transpose(1, -1), wanted, reduction="none", ignore_index=IGNORED
-    )
-    return flat.sum(dim=1) / (wanted != IGNORED).sum(dim=1).clamp(min=1)
 
 
 def rounded_up(devices: int) -> int:

@@ -244,6 +244,12 @@ class Bridge:
 
         return self._cohort.updates(CohortUpdates(**arguments)) if self._cohort else None
 
+    def trained(self, **arguments: Any) -> Array | None:
+        """Returns w_k of each device."""
+        from ._cohort import CohortUpdates
+
+        return self._cohort.trained(CohortUpdates(**arguments)) if self._cohort else None
+
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
         """Returns the losses and the sums of the metrics of blocks."""
         return self._cohort.scores(devices, starts, lengths, params) if self._cohort else None

@@ -1,0 +1,69 @@
+"""Max pooling of many devices by kernels, under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ._torch_functions import batched, kernels, per_device
+
+__all__ = ["PooledByKernels"]
+
+
+class _Pooled(torch.autograd.Function):
+    """The maxima of windows that do not overlap. The backward pass finds the maxima again."""
+
+    @staticmethod
+    def forward(images: Any, window: tuple[int, int]) -> Any:
+        return kernels().pooled(images, window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.window = inputs[1]
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        (images,) = ctx.saved_tensors
+
+        def by_images(images: Any, slope: Any) -> Any:
+            return kernels().pooled_slopes(images, slope, ctx.window)
+
+        return per_device(by_images, images, slopes[0]), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
+        (images,) = batched(args[:1], in_dims[:1], info.batch_size)
+        return kernels().pooled(images, args[1]), 0
+
+
+class PooledByKernels(TorchFunctionMode):
+    """Replaces ``torch.nn.functional.max_pool2d`` in the code of a module by kernels.
+
+    Pools with overlapping windows, padding or other options remain those of PyTorch.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: dict[str, Any] = kwargs or {}
+        window = _window(*args, **given) if func is torch.nn.functional.max_pool2d else None
+        if window is None:
+            return func(*args, **given)
+        apply: Any = _Pooled.apply
+        return apply(args[0], window)
+
+
+def _window(
+    images: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> tuple[int, int] | None:  # fmt: skip
+    """Returns the height and width of a window, or None for pools that the kernels do not compute."""
+    window, step = _pair(kernel_size), _pair(kernel_size if stride is None or stride == [] else stride)
+    is_plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode and not return_indices
+    fits = images.dtype == torch.float32 and images.dim() >= 3 and window[0] * window[1] <= 64
+    return window if is_plain and fits and window == step else None
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[-1]))
