@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use deltafl::compute::{NoisyEncoding, UpdateTask};
+use deltafl::compute::{NoisyEncoding, TrainedTask, UpdateTask};
 use deltafl::params::Params;
 
 /// A requested local update, and the index of its starting parameters.
@@ -14,7 +14,15 @@ pub(crate) struct RequestedUpdate<'a> {
     pub(crate) index: usize,
 }
 
-impl RequestedUpdate<'_> {
+impl<'a> RequestedUpdate<'a> {
+    /// Returns the task with w_k of its device.
+    pub(crate) fn trained<'b>(&self, local: &'b [f32]) -> TrainedTask<'b>
+    where
+        'a: 'b,
+    {
+        TrainedTask { task: self.task, index: self.index, local }
+    }
+
     /// Returns where the update is added to its sum.
     pub(crate) fn adder(&self) -> Adder {
         Adder::new(&self.task)

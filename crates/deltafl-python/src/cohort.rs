@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
+use deltafl::compute::{Block, Compute, ComputeError, Remembered, TrainedTask, UpdateTask, add_trained};
 use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
 use deltafl::model::Score;
@@ -127,11 +127,12 @@ impl<'a> PyCohort<'a> {
         let rows: PyReadonlyArray2<'_, f32> = answer.extract()?;
         let len = rows.as_array().ncols();
         let entries = rows.as_slice()?;
-        let mut with_rows: Vec<_> = tasks.iter().map(|&(index, task)| (index, task, None)).collect();
+        let mut trained: Vec<_> =
+            tasks.iter().map(|&(index, &task)| TrainedTask { task, index, local: &[] }).collect();
         for (row, &i) in wave.order.iter().enumerate() {
-            with_rows[training[i]].2 = Some(&entries[row * len..(row + 1) * len]);
+            trained[training[i]].local = &entries[row * len..(row + 1) * len];
         }
-        Ok(Some(trained::add_rows(key, self.federation, &with_rows, sums)))
+        Ok(Some(add_trained(key, self.federation, &trained, sums)))
     }
 
     /// Computes a prefix of tasks in one call. Returns its length, and the new memories of devices

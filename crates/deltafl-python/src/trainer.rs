@@ -12,9 +12,7 @@ use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
-use deltafl::trainer::{
-    Correction, LocalPlan, LocalResult, LocalTask, LocalTrainer, TrainerError, Work, Worker,
-};
+use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -285,26 +283,10 @@ impl Worker for PyWorker<'_> {
         })
         .map_err(|e: TrainerError| e)?;
         if let Some(correction) = correction {
-            finish_correction(correction, task, own, &mut self.local);
+            correction.append_changes(task, own, &mut self.local);
         }
         Ok(&self.local)
     }
-}
-
-/// Stores the new state of a device after its local update, and appends the change to each vector that
-/// was sent with w to `local`, which is w_k.
-pub(crate) fn finish_correction(
-    correction: &Correction,
-    task: &LocalTask<'_>,
-    own: &mut AlgorithmState,
-    local: &mut Vec<f32>,
-) {
-    let &LocalTask { params, sent, examples, plan } = task;
-    local.resize(params.len() * (1 + plan.sent()), 0.0);
-    let (local, changes) = local.split_at_mut(params.len());
-    let steps = plan.steps(examples.len() as u64);
-    let LocalPlan { learning_rate, proximal, .. } = *plan;
-    (correction.finish)(&LocalResult { params, local, sent, steps, learning_rate, proximal }, own, changes);
 }
 
 /// Returns the examples of all batches in sequence, drawn like those of the built-in SGD.

@@ -22,9 +22,11 @@ use crate::trainer::{LocalPlan, LocalTask, PersonalMethod, TrainerError, Worker}
 
 mod noisy;
 mod threads;
+mod trained;
 
 pub use noisy::{NOISY_FOOTER, NoiseStream, NoisyEncoding, ROUNDINGS};
 pub use threads::Threads;
+pub use trained::{TrainedTask, add_trained};
 
 /// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them. This is the unit of
 /// a forward pass.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use deltafl::compute::{ComputeError, NoisyEncoding, Remembered, UpdateTask};
+use deltafl::compute::{ComputeError, NoisyEncoding, Remembered, UpdateTask, add_trained};
 use deltafl::data::FederationIndex;
 use deltafl::device::stream_key;
 use deltafl::params::{UpdateCode, add_wrapping};
@@ -13,7 +13,7 @@ use deltafl::question::RoundKey;
 use super::{Gpu, offset};
 use crate::GpuError;
 use crate::data::{GpuColumns, Offsets, WaveData};
-use crate::host::{pulls, update_sums};
+use crate::host::pulls;
 use crate::model::Updates;
 use crate::noisy::NoisySums;
 use crate::order::{self, DeviceDraws, Order};
@@ -68,9 +68,9 @@ impl<'a> Gpu<'a> {
             let added = noisy.add_untrained(key, self.federation, &noise_only);
             added.map_err(|error| self.unavailable(error))?;
         }
-        let answers: Vec<_> =
-            untrained.iter().map(|wanted| (*wanted, wanted.task.params.as_slice())).collect();
-        remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+        let stay: Vec<_> =
+            untrained.iter().map(|wanted| wanted.trained(wanted.task.params.as_slice())).collect();
+        remembered.extend(add_trained(key, self.federation, &stay, sums)?);
         self.finish_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
         remembered.sort_unstable_by_key(|(task, _)| *task);
         Ok(remembered)
@@ -131,8 +131,12 @@ impl<'a> Gpu<'a> {
                         Ok(local) => local,
                         Err(error) => return Err(self.unavailable(error)),
                     };
-                    let answers: Vec<_> = wave.iter().copied().zip(local.chunks_exact(len)).collect();
-                    remembered.extend(update_sums(key, self.federation, &answers, sums)?);
+                    let trained: Vec<_> = wave
+                        .iter()
+                        .zip(local.chunks_exact(len))
+                        .map(|(wanted, w)| wanted.trained(w))
+                        .collect();
+                    remembered.extend(add_trained(key, self.federation, &trained, sums)?);
                 }
             }
             // Columns of a part are freed only when no kernel reads them.

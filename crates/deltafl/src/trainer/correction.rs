@@ -10,6 +10,7 @@
 //! the table of algorithms. Its state in the device's memory never leaves the device. The server
 //! learns only the sum of the changes to the vectors that it sent.
 
+use super::{LocalPlan, LocalTask};
 use crate::memory::AlgorithmState;
 use crate::params::Params;
 
@@ -26,6 +27,19 @@ pub struct Correction {
     /// Stores the new state of the device, and writes the change to each vector sent, one after the
     /// other.
     pub finish: fn(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]),
+}
+
+impl Correction {
+    /// Stores the new state of a device after its local update, and appends the change of each vector
+    /// that was sent with w to `local`, which is w_k.
+    pub fn append_changes(&self, task: &LocalTask<'_>, own: &mut AlgorithmState, local: &mut Vec<f32>) {
+        let LocalTask { params, sent, examples, plan } = *task;
+        local.resize(params.len() * (1 + plan.sent()), 0.0);
+        let (local, changes) = local.split_at_mut(params.len());
+        let steps = plan.steps(examples.len() as u64);
+        let LocalPlan { learning_rate, proximal, .. } = *plan;
+        (self.finish)(&LocalResult { params, local, sent, steps, learning_rate, proximal }, own, changes);
+    }
 }
 
 /// Two corrections are equal if their names are equal. Each name is unique.
