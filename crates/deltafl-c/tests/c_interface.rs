@@ -196,6 +196,7 @@ fn failures_report_a_reason_truncated_to_fit() {
 
 #[test]
 fn a_device_with_an_identity_must_store_its_state() {
+    let _limit = watchdog::start();
     let refused = refusal(Some("127.0.0.1:1"), Some("identity"), 2);
     assert!(refused.starts_with("options.state is NULL"), "{refused}");
 }
