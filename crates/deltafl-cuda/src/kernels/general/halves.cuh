@@ -331,10 +331,12 @@ __device__ void halves_backward(const Wave& wave) {
     int example, m;
     return rows.decode(row, example, m) ? example * IMAGE + m / L::W * LINE + m % L::W * Row::PITCH : 0;
   };
-  // Lines of taps from those at which the slopes of the last input line end.
+  // The lines of taps at which 16 rows meet slopes. Maps with fewer than 16 positions use all lines:
+  // their last 16 rows may belong to several examples.
   const auto needs = [&](int row) {
     int example, m, last_example, last;
     if (!rows.decode(row, example, m)) return 0u;
+    if (S::MAP < 16) return ~0u;
     if (!rows.decode(row + 15, last_example, last)) last = S::MAP - 1, last_example = example;
     if (example != last_example) return ~0u;
     const int from = max(m / L::W + L::PAD - Slab::HEIGHT + 1, 0), to = min(last / L::W + L::PAD, L::SIDE - 1);
