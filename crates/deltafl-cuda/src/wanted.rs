@@ -110,18 +110,7 @@ mod tests {
             proximal: 0.0,
             correction: None,
         };
-        let task = |params| UpdateTask {
-            device: FederationIndex(0),
-            params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight: 1.0,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
+        let task = |params| UpdateTask::new(FederationIndex(0), 1.0, params, &plan);
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
         assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
         let sent = [Params::from(vec![2.0]), Params::from(vec![3.0]), a.clone()];

@@ -29,24 +29,13 @@ fn plan(case: &Case, work: Work) -> LocalPlan {
     LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0, correction: None }
 }
 
-/// Returns an update without correction, noise or report.
+/// Returns the task of a member of a cohort.
 fn task<'a>(
     (device, weight): (FederationIndex, f64),
     params: &'a Params,
     plan: &'a LocalPlan,
 ) -> UpdateTask<'a> {
-    UpdateTask {
-        device,
-        params,
-        sent: &[],
-        own: None,
-        plan,
-        weight,
-        report: None,
-        personal: None,
-        noise: None,
-        sum: 0,
-    }
+    UpdateTask::new(device, weight, params, plan)
 }
 
 /// Returns the coded sum of a cohort's updates.
