@@ -14,6 +14,7 @@ use super::{Gpu, offset};
 use crate::GpuError;
 use crate::data::{GpuColumns, Offsets, WaveData};
 use crate::host::pulls;
+use crate::launch::MOST_GRID_ROWS;
 use crate::model::Updates;
 use crate::noisy::NoisySums;
 use crate::order::{self, DeviceDraws, Order};
@@ -204,7 +205,8 @@ impl<'a> Gpu<'a> {
             // The rotated update.
             bytes += 4 * NoisyEncoding::rotated_len(self.len) as u64;
         }
-        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+        // Some kernels have a row of blocks per task.
+        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).clamp(1, MOST_GRID_ROWS)
     }
 
     /// Trains a wave, and adds its updates to the sums of the GPU unless the host does.

@@ -353,6 +353,26 @@ fn several_sums_are_independent() {
 }
 
 #[test]
+fn a_cohort_may_have_more_devices_than_a_grid_has_rows() {
+    let case = cases::many_devices();
+    let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+    let (cohort, plan) = (cohort(&case), plan(&case, Work::Epochs(1)));
+    let tasks: Vec<UpdateTask<'_>> = cohort.iter().map(|&member| task(member, &case.params, &plan)).collect();
+    let mut sum = |parts: &[&[UpdateTask<'_>]]| {
+        let mut sums = [vec![0; UpdateCode::len(case.params.len())]];
+        for part in parts {
+            gpu.updates(&round(cohort.len()), part, &mut sums).unwrap();
+        }
+        let [sum] = sums;
+        sum
+    };
+    let (first, second) = tasks.split_at(cohort.len() / 2);
+    let whole = sum(&[&tasks]);
+    assert_eq!(whole[whole.len() - 2..], [cohort.len() as u64, 0]);
+    assert_eq!(sum(&[first, second]), whole);
+}
+
+#[test]
 fn a_device_without_steps_keeps_its_parameters_and_counts() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
