@@ -5,7 +5,7 @@
 //   X, Z, DZ, DX         places of x, z and their slopes in the arena
 //   TILE                 rows of a tile of W's gradient
 //   BIAS_DZ, BIAS_ROWS   the slopes whose sum is that of b
-//   CUT                  x comes from a ReLU, and so do its slopes
+//   CUT                  x has passed a ReLU: its slopes are zero where x is
 
 template <class L>
 struct DenseForward {

@@ -16,6 +16,11 @@ const THREADS: u32 = 256;
 /// The sequences of launches of a step.
 pub(crate) const SEQUENCES: usize = 4;
 
+/// The kinds of activations, as in `maps.cuh`.
+const RELU: usize = 0;
+const TANH: usize = 1;
+const GELU: usize = 2;
+
 /// A launch of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
@@ -143,7 +148,7 @@ impl Builder {
         at
     }
 
-    /// Adds the sizes and places of a layer and returns its name.
+    /// Adds the sizes and places of a layer, or those of a plan, and returns their name.
     fn sizes(&mut self, sizes: &[(&str, i64)]) -> String {
         let name = format!("Layer{}", self.text.matches("struct Layer").count());
         let list: Vec<String> = sizes.iter().map(|(name, value)| format!("{name} = {value}")).collect();
@@ -203,9 +208,9 @@ impl Builder {
                 self.table(x.rows, symbols, Some((table, rows)), dim, [None, padding])
             }
             Layer::Recurrent(recurrent) => self.recurrent(recurrent, x, symbols),
-            Layer::Relu => self.activation(0, x),
-            Layer::Tanh => self.activation(1, x),
-            Layer::Gelu => self.activation(2, x),
+            Layer::Relu => self.activation(RELU, x),
+            Layer::Tanh => self.activation(TANH, x),
+            Layer::Gelu => self.activation(GELU, x),
             Layer::Pool(pool) => self.pool(pool, x),
             Layer::Norm(norm) => self.norm(norm, x),
             Layer::Residual(ref layers) => self.residual(layers, x, symbols),
@@ -228,29 +233,27 @@ impl Builder {
         let rows = self.batch * x.rows;
         let (at, slopes) = (self.place(rows * outputs), self.slopes(rows * outputs));
         let z = Activation { at, width: outputs, rows: x.rows, slopes, cut: relu };
-        self.dense_between(x, z, [weights].into_iter().chain(bias), relu, transposed);
+        self.dense_between(x, z, weights, bias, relu, transposed);
         z
     }
 
-    /// Adds a full layer between two activations. The places are those of the matrix and the
-    /// biases, if it has any.
+    /// Adds a full layer between two activations, with the places of its matrix and its biases.
     fn dense_between(
         &mut self,
         x: Activation,
         z: Activation,
-        places: impl IntoIterator<Item = usize>,
+        weights: usize,
+        bias: Option<usize>,
         relu: bool,
         transposed: bool,
     ) {
         let (rows, outputs) = (self.batch * x.rows, z.width);
-        let mut places = places.into_iter();
-        let (weights, bias) = (places.next(), places.next());
         let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
         let layer = self.sizes(&[
             ("ROWS", rows as i64),
             ("I", x.width as i64),
             ("O", outputs as i64),
-            ("W", or_none(weights)),
+            ("W", weights as i64),
             ("BIAS", or_none(bias)),
             ("X", x.at as i64),
             ("Z", z.at as i64),
