@@ -13,6 +13,11 @@ mod recurrent;
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
 
+/// The most floats of a device's parameters, and of its activations: kernels index them by `int`.
+const MOST_FLOATS: usize = i32::MAX as usize;
+/// The most entries of a map of an example in `conv.cuh`, where an `int` contains an index and a tap.
+const MOST_MAP_ENTRIES: usize = 1 << 25;
+
 /// The sequences of launches of a step.
 pub(crate) const SEQUENCES: usize = 4;
 
@@ -52,6 +57,8 @@ pub(crate) struct Program {
     pub(crate) working: usize,
     /// Floats of a device's activations and slopes.
     pub(crate) arena: usize,
+    /// Entries of the largest map of an example in `conv.cuh`.
+    largest_map: usize,
 }
 
 /// A tensor of the parameters: places in flat order and in working form.
@@ -85,6 +92,7 @@ struct Builder {
     flat: usize,
     working: usize,
     arena: usize,
+    largest_map: usize,
     forward: Vec<Launch>,
     /// The launches of each layer's backward pass.
     backward: Vec<Vec<Launch>>,
@@ -111,6 +119,7 @@ impl Program {
             flat: 0,
             working: 0,
             arena: 0,
+            largest_map: 0,
             forward: Vec::new(),
             backward: Vec::new(),
             kernels: 0,
@@ -123,6 +132,19 @@ impl Program {
         }
         builder.head(network.logits, x);
         builder.finish(network, labels)
+    }
+
+    /// Returns the limit of the kernels that the program exceeds, if there is one.
+    pub(crate) fn exceeded_limit(&self) -> Option<String> {
+        let floats = self.arena.max(self.working);
+        if floats > MOST_FLOATS {
+            return Some(format!(
+                "a device needs {floats} floats, and the kernels take at most {MOST_FLOATS}"
+            ));
+        }
+        let entries = self.largest_map;
+        (entries > MOST_MAP_ENTRIES)
+            .then(|| format!("a map has {entries} entries, and the kernels take at most {MOST_MAP_ENTRIES}"))
     }
 }
 
@@ -341,6 +363,7 @@ impl Builder {
             flat: self.flat,
             working: self.working,
             arena: self.arena,
+            largest_map: self.largest_map,
         }
     }
 
@@ -371,4 +394,35 @@ fn gradient_tile(m: usize) -> usize {
 /// Returns a place, or −1 for none.
 fn or_none(place: Option<usize>) -> i64 {
     place.map_or(-1, |place| place as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::network::Convolution;
+    use super::*;
+
+    #[test]
+    fn programs_that_exceed_a_limit_of_the_kernels_are_found() {
+        let dense = |dim| Network {
+            input: NetworkInput::Dense { dim },
+            layers: vec![Layer::Dense { outputs: 1, bias: true, relu: false, transposed: false }],
+            logits: 1,
+        };
+        let limit = |network: &Network, batch| Program::new(network, batch, true, true).exceeded_limit();
+        assert_eq!(limit(&dense(1 << 20), 2000), None);
+        assert!(limit(&dense(1 << 20), 2048).is_some_and(|limit| limit.contains("floats")));
+        let side = 6000;
+        let convolution = Convolution {
+            input: [1, side, side],
+            filters: 1,
+            side: 3,
+            padding: 1,
+            stride: 1,
+            bias: true,
+            relu: true,
+            pool: false,
+        };
+        let network = Network { layers: vec![Layer::Convolution(convolution)], ..dense(side * side) };
+        assert!(limit(&network, 1).is_some_and(|limit| limit.contains("map")));
+    }
 }

@@ -376,6 +376,7 @@ impl Builder {
         let ([channels, height, width], filters, batch) =
             (convolution.input, convolution.filters, self.batch);
         let ([tall, wide], [used_rows, used_columns]) = (convolution.size(), convolution.used_size());
+        self.largest_map = self.largest_map.max(channels * height * width).max(filters * tall * wide);
         let blocks = (batch * used_rows * used_columns).div_ceil(128) * filters.div_ceil(narrow(filters));
         let forward = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
         self.forward.push(forward);
