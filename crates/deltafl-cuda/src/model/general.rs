@@ -304,6 +304,7 @@ impl Scorer for ProgramScorer {
 pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
     use self::network::{Cell, Convolution, Layer, NetworkInput, Norm, Pool, Recurrent};
     let full = |outputs| Layer::Dense { outputs, bias: true, relu: false, transposed: false };
+    let rectified = |outputs| Layer::Dense { outputs, bias: true, relu: true, transposed: false };
     let map = |input, filters, pool: bool| {
         Layer::Convolution(Convolution {
             input,
@@ -324,7 +325,7 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
     let networks = [
         (
             NetworkInput::Bytes { dim: 3072 },
-            vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), full(10)],
+            vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), rectified(20), full(10)],
             10,
         ),
         (
