@@ -304,20 +304,36 @@ def test_the_gradient_of_a_large_weight_is_not_stored(
 
 
 @pytest.mark.parametrize("options", [{"kernel_size": 2}, {"kernel_size": (5, 2)}, {"kernel_size": 3, "stride": 1}])
-def test_max_pools_of_a_function_agree_with_those_of_pytorch(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("before", ["nothing", "relu", "another relu"])
+def test_max_pools_of_a_function_agree_with_those_of_pytorch(
+    kernels: Any, options: dict[str, Any], before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from deltafl._torch_pool import PooledByKernels
 
     torch.manual_seed(2)
     images = torch.randn(3, 2, 4, 5, 6, device=DEVICE)
     images[0, 0, 0, 0, 1] = float("nan")
+    images[1, 0, 1] = -1.0
+    fused: list[bool] = []
+    pooled = kernels.pooled
+
+    def counted(*args: Any, positive: bool) -> Any:
+        fused.append(positive)
+        return pooled(*args, positive=positive)
+
+    monkeypatch.setattr(kernels, "pooled", counted)
 
     def total(image: Any) -> Any:
-        return (torch.nn.functional.max_pool2d(image, **options) ** 2).nansum()
+        maps = image * 1.0
+        positive = maps if before == "nothing" else torch.nn.functional.relu(maps)
+        maps = maps if before == "another relu" else positive
+        return (torch.nn.functional.max_pool2d(maps, **options) ** 2).nansum()
 
     expected = torch.func.vmap(torch.func.grad(total))(images)
     with PooledByKernels():
         found = torch.func.vmap(torch.func.grad(total))(images)
     assert torch.allclose(found, expected, equal_nan=True)
+    assert fused == ([] if "stride" in options else [before == "relu"])
 
 
 @pytest.mark.parametrize("tf32", [False, True])
