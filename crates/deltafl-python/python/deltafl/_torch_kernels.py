@@ -149,13 +149,13 @@ def _weight_slope(
     kernel_height, kernel_width, step_y, step_x, pad_y, pad_x, dilation_y, dilation_x,
     PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds up BM output channels × BN entries of a weight gradient over a part of the positions."""
+    """Adds up BM entries × BN output channels of a weight gradient over a part of the positions."""
     device = tl.program_id(1).to(tl.int64)
     taps = kernel_height * kernel_width
     entries = channels * taps
-    columns = tl.cdiv(entries, BN)
-    out = (tl.program_id(0) // columns) * BM + tl.arange(0, BM)
-    index = (tl.program_id(0) % columns) * BN + tl.arange(0, BN)
+    rows = tl.cdiv(entries, BM)
+    index = (tl.program_id(0) % rows) * BM + tl.arange(0, BM)
+    out = (tl.program_id(0) // rows) * BN + tl.arange(0, BN)
     known = index < entries
     tap = index // channels
     channel = index - tap * channels
@@ -180,10 +180,10 @@ def _weight_slope(
             source, slope, k + BK, end, out, known, of_entry, offset_y, offset_x,
             channels, height, width, out_channels, area, out_width, step_y, step_x, PADDED, BK,
         )  # fmt: skip
-        total = add_product(tl.trans(dy), patches, total, PRECISION, False)
+        total = add_product(tl.trans(patches), dy, total, PRECISION, True)
         dy, patches = next_dy, next_patches
-    places = (out * entries)[:, None] + (channel * taps + tap)[None, :]
-    tl.store(result + places, total, mask=(out < out_channels)[:, None] & known[None, :])
+    places = (channel * taps + tap)[:, None] + (out * entries)[None, :]
+    tl.store(result + places, total, mask=known[:, None] & (out < out_channels)[None, :])
 
 
 @triton.jit
@@ -292,19 +292,16 @@ def convolved(
     weight = weight.flatten(3).permute((0, 2, 3, 1) if transposed else (0, 1, 3, 2)).contiguous()
     result = source.new_empty((devices, count, out_channels, *size))
     # The fastest tiles for the layers of ResNets and of the CNN of pfl's benchmark on an H200.
-    tile, positions = _tiles(out_channels), count * size[0] * size[1]
-    has_short_steps = channels % 32 != 0 or channels == 32 or (precision == "tf32x3" and positions >= 2048)
-    block = 16 if has_short_steps else 32
+    tile, rows, positions = _tiles(out_channels), 128, count * size[0] * size[1]
+    block = 32 if channels % 64 == 0 else 16
     narrow = triton.next_power_of_2(channels) if channels < block and not transposed else 0
-    is_large = block == 16 and positions >= 2048 and (tile <= 32 or precision == "tf32x3")
-    rows, warps, stages = (256, 8, 3) if is_large else (128, 4, 2)
     grid = (triton.cdiv(positions, rows), devices, triton.cdiv(out_channels, tile))
     _convolve[grid](
         source, weight, weight if bias is None else bias.contiguous(), result,
         count, channels, height, width, out_channels, *size, *kernel, *step, *padding, *dilation,
         TRANSPOSED=transposed, HAS_BIAS=bias is not None, NARROW=narrow, PADDED=any(padding),
         BM=rows, BN=tile, BK=block, PRECISION=precision, IS_LONG=is_long(taps * channels),
-        num_warps=warps, num_stages=stages,
+        num_warps=4, num_stages=2 if narrow else 3,
     )  # fmt: skip
     return result
 
@@ -329,12 +326,14 @@ def weight_slopes(
     positions, entries = count * out_height * out_width, channels * kernel[0] * kernel[1]
     parts = triton.cdiv(positions, _POSITIONS)
     result = source.new_empty((parts, devices, *shape))
-    tile, columns = _tiles(outputs), 32 if entries < 256 else 64
-    grid = (triton.cdiv(outputs, tile) * triton.cdiv(entries, columns), devices, parts)
+    # The rows of a product are entries: the fastest instructions need 64 rows.
+    rows, columns = 32 if entries <= 32 else 64, _tiles(outputs)
+    grid = (triton.cdiv(entries, rows) * triton.cdiv(outputs, columns), devices, parts)
     _weight_slope[grid](
         source, slope, result, devices, _POSITIONS, count, channels, height, width,
         outputs, out_height, out_width, *kernel, *step, *padding, *dilation,
-        PADDED=any(padding), BM=tile, BN=columns, BK=32, PRECISION=precision, num_warps=4, num_stages=1,
+        PADDED=any(padding), BM=rows, BN=columns, BK=32, PRECISION=precision,
+        num_warps=2 if rows == 32 else 4, num_stages=1,
     )  # fmt: skip
     return result[0] if parts == 1 else result.sum(dim=0)
 

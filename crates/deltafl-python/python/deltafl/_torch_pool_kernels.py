@@ -26,12 +26,17 @@ def _pool(
 
     POSITIVE replaces negative maxima by zero. They have no slope.
     """
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    index = start + tl.arange(0, BLOCK)
     inside = index < count
-    plane = index // (rows * columns)
-    point = index - plane * (rows * columns)
+    # Divisions of 64-bit numbers are slow. There is only one per program.
+    area = rows * columns
+    plane = start // area
+    point = (start - plane * area).to(tl.int32) + tl.arange(0, BLOCK)
+    further = point // area
+    point -= further * area
     y = point // columns
-    first = plane * (height * width) + y * (KY * width) + (point - y * columns) * KX
+    first = (plane + further) * (height * width) + y * (KY * width) + (point - y * columns) * KX
     largest = tl.load(source + first, mask=inside, other=0.0)
     at = tl.zeros((BLOCK,), dtype=tl.int32)
     for k in tl.static_range(1, KY * KX):
