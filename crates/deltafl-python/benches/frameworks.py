@@ -1,6 +1,6 @@
 """Measures whole rounds of pfl and of Flower's simulation with the modules of `cohort.py`.
 
-    python crates/deltafl-python/benches/frameworks.py pfl|flower [MODULE …] [--tf32|--float32] [--rounds N] [--actors N]
+    python crates/deltafl-python/benches/frameworks.py pfl|flower [MODULE …] [--tf32|--float32] [--rounds N]
 
 The workload is that of `cohort.py`: FedAvg with 50 devices, batch 10, one epoch of SGD, and no
 evaluation. The program prints a line of JSON per module:
@@ -9,7 +9,7 @@ evaluation. The program prints a line of JSON per module:
 - `slowest` and `fastest`: the extremes of the same rounds,
 - `first`: the duration of the first round, in which pfl also evaluates the devices,
 - `moved`: the distance of the final parameters from the initial ones. Both frameworks train the
-  same batches in the same order, so they agree in this number.
+  same batches in the same order, so this number differs only by rounding.
 
 The model and the examples are on the GPU before the first round if there is a GPU. PyTorch's
 defaults compute products in float32 and convolutions in TF32. `--float32` computes both in float32,
