@@ -37,6 +37,20 @@ struct Cohort {
     rate: f32,
 }
 
+impl Cohort {
+    /// Returns an epoch without regularisation.
+    fn plan(&self) -> LocalPlan {
+        LocalPlan {
+            work: Work::Epochs(1),
+            batch: self.batch,
+            learning_rate: self.rate,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        }
+    }
+}
+
 fn main() {
     let cache = KernelCache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
     let device = match GpuDevice::open(0, cache) {
@@ -168,39 +182,12 @@ fn private_cohorts() -> Vec<Cohort> {
     ]
 }
 
-/// Returns an update without correction, noise or report.
-fn update<'a>(
-    (device, weight): (FederationIndex, f64),
-    params: &'a Params,
-    plan: &'a LocalPlan,
-) -> UpdateTask<'a> {
-    UpdateTask {
-        device,
-        params,
-        sent: &[],
-        own: None,
-        plan,
-        weight,
-        report: None,
-        personal: None,
-        noise: None,
-        sum: 0,
-    }
-}
-
 /// A round with noise, and the same round without it. Half of the devices are in the tail.
 fn private_round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
     let params = initial(&cohort.spec, federation);
     let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), GpuOptions::default())?;
-    let plan = LocalPlan {
-        work: Work::Epochs(1),
-        batch: cohort.batch,
-        learning_rate: cohort.rate,
-        l2: 0.0,
-        proximal: 0.0,
-        correction: None,
-    };
+    let plan = cohort.plan();
     let clip = Some(Clip::try_from(0.5)?);
     let noise = Noise { variance: 10_000, units: 2048, honest: 50, clip, excess: None };
     let ask = Ask::Update { weighting: Weighting::everyone(), plan };
@@ -208,7 +195,7 @@ fn private_round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let mut once = |round: u64, noise: Option<Noise>| -> Result<(), Failure> {
         let task = |(k, &device): (usize, &FederationIndex)| UpdateTask {
             noise: noise.map(|noise| TaskNoise { noise, query: 0, kept: None }),
-            ..update((device, f64::from(k.is_multiple_of(2))), &params, &plan)
+            ..UpdateTask::new(device, f64::from(k.is_multiple_of(2)), &params, &plan)
         };
         // Without noise, only the tail answers.
         let is_asked = |task: &UpdateTask<'_>| noise.is_some() || task.weight > 0.0;
@@ -266,20 +253,15 @@ fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), GpuOptions::default())?;
     let devices: Vec<(FederationIndex, f64)> =
         federation.devices().map(|k| (k, federation.example_count(k) as f64)).collect();
-    let plan = LocalPlan {
-        work: Work::Epochs(1),
-        batch: cohort.batch,
-        learning_rate: cohort.rate,
-        l2: 0.0,
-        proximal: 0.0,
-        correction: None,
-    };
+    let plan = cohort.plan();
     // w changes every round, so that every round uploads it.
     let moved: Params = params.as_slice().iter().map(|w| w + 1e-3).collect::<Vec<f32>>().into();
     let ids: Vec<FederationIndex> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &ids);
-    let tasks_at =
-        |params| devices.iter().map(|&member| update(member, params, &plan)).collect::<Vec<UpdateTask<'_>>>();
+    let tasks_at = |params| {
+        let task = |&(device, weight): &_| UpdateTask::new(device, weight, params, &plan);
+        devices.iter().map(task).collect::<Vec<UpdateTask<'_>>>()
+    };
     let (tasks, others) = (tasks_at(&params), tasks_at(&moved));
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64, losses: bool| -> Result<(), Failure> {

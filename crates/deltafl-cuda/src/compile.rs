@@ -16,8 +16,9 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 17] = [
+const HEADERS: [(&str, &str); 18] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
+    ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("groups.cuh", include_str!("kernels/groups.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),

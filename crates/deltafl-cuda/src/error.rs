@@ -63,7 +63,7 @@ pub enum GpuError {
     )]
     Targets,
     /// The GPU has too little memory.
-    #[error("the GPU has {free} bytes free; {what} needs {needed}")]
+    #[error("the GPU has {free} bytes free; {what} needs {needed}: use smaller batches, or --compute cpu")]
     Memory {
         /// The purpose of the memory.
         what: &'static str,
@@ -89,7 +89,7 @@ pub enum GpuError {
         got: usize,
     },
     /// More samples of the noise than expected were not decided by their first word.
-    #[error("{count} samples of the noise are undecided; there is room for {room}")]
+    #[error("{count} samples of the noise are undecided; there is room for {room}: use --compute cpu")]
     Undecided {
         /// The number of undecided samples.
         count: u32,

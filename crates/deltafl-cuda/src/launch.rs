@@ -43,6 +43,9 @@ pub(crate) fn pointer<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> Arg {
     Arg::Pointer(buffer.device_ptr(stream).0)
 }
 
+/// The most rows of a grid.
+pub(crate) const MOST_GRID_ROWS: usize = 65_535;
+
 /// The number of blocks and of threads per block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchGrid {

@@ -26,8 +26,10 @@
 //!
 //! ```text
 //! host    draws the order of every device (the keyed streams of the CPU), largest device first
-//! GPU     trains every device in its own block, cluster or slot         kernels/<model>.cu
+//! GPU     trains every device in its own block, cluster or slot         kernels/<model>.cu,
+//!                                                                       kernels/general
 //!         α·ω·(w_k − w)·2^24, rounded, summed modulo 2^64               kernels/sums.cu
+//!         or clipped, rotated, rounded and noisy in private rounds      kernels/noise.cu
 //! host    adds the sums of this GPU to those of others
 //! ```
 //!

@@ -1,4 +1,5 @@
-//! The models with kernels: one kernel file and one line in [`MODELS`] each.
+//! The models with kernels: one kernel file and one line in [`MODELS`] each. The general engine
+//! ([`general`]) runs other models and shapes.
 //!
 //! A model provides a [`Trainer`] and a [`Scorer`]. Everything else is shared, from the upload of
 //! the data to the sums of the updates.

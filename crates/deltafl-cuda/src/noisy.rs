@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use crate::GpuError;
 use crate::compile::KernelSource;
 use crate::device::{GpuDevice, Kernel};
-use crate::launch::{Arg, LaunchGrid, launch};
+use crate::launch::{Arg, LaunchGrid, MOST_GRID_ROWS, launch};
 use crate::memory::{Buffer, Mirror};
 use crate::task::{NoisyJob, Undecided};
 use crate::wanted::RequestedUpdate;
@@ -198,10 +198,15 @@ impl NoisySums {
         self.add_noise_jobs(kept)
     }
 
+    /// Adds the noise of jobs without an update.
     fn add_noise_jobs(&mut self, jobs: Jobs) -> Result<(), GpuError> {
-        let jobs = jobs.into_iter().filter(|(job, _)| job.table != NONE).collect();
-        let count = self.send_jobs(jobs)?;
-        self.add_jobs(count)
+        let mut rest: Jobs = jobs.into_iter().filter(|(job, _)| job.table != NONE).collect();
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(PER_BLOCK as usize * MOST_GRID_ROWS));
+            let count = self.send_jobs(std::mem::replace(&mut rest, later))?;
+            self.add_jobs(count)?;
+        }
+        Ok(())
     }
 
     /// Adds the last `count` jobs, which are on the GPU, to their sums.

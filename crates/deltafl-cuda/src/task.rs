@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_layouts_match_the_kernels() {
         assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (48, 16, 32));
-        assert_eq!((size_of::<NoisyJob>(), size_of::<Undecided>()), (144, 16));
+        assert_eq!((size_of::<NoisyJob>(), size_of::<Undecided>(), size_of::<Wave>()), (144, 16, 112));
     }
 
     #[test]

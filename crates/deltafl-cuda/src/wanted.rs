@@ -5,27 +5,35 @@ use std::collections::HashSet;
 use deltafl::compute::{NoisyEncoding, TrainedTask, UpdateTask};
 use deltafl::params::Params;
 
-/// A requested local update, and the index of its starting parameters.
+/// A requested local update.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestedUpdate<'a> {
     pub(crate) task: UpdateTask<'a>,
+    /// The index of the starting parameters.
     pub(crate) vector: u32,
     /// The index of the task in the call.
     pub(crate) index: usize,
+    pub(crate) adder: Adder,
 }
 
 impl<'a> RequestedUpdate<'a> {
+    /// Returns the updates of all tasks of a call.
+    pub(crate) fn all(tasks: &[UpdateTask<'a>], vectors: &[u32]) -> Vec<Self> {
+        let update = |(index, (task, &vector)): (usize, (&UpdateTask<'a>, &u32))| Self {
+            task: *task,
+            vector,
+            index,
+            adder: Adder::new(task),
+        };
+        tasks.iter().zip(vectors).enumerate().map(update).collect()
+    }
+
     /// Returns the task with w_k of its device.
     pub(crate) fn trained<'b>(&self, local: &'b [f32]) -> TrainedTask<'b>
     where
         'a: 'b,
     {
         TrainedTask { task: self.task, index: self.index, local }
-    }
-
-    /// Returns where the update is added to its sum.
-    pub(crate) fn adder(&self) -> Adder {
-        Adder::new(&self.task)
     }
 }
 
@@ -44,7 +52,7 @@ impl Adder {
     pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Noisy, Self::Host];
 
     /// Returns where the update of a task is added to its sum.
-    pub(crate) fn new(task: &UpdateTask<'_>) -> Self {
+    fn new(task: &UpdateTask<'_>) -> Self {
         if task.plan.correction.is_some() || task.report.is_some() {
             return Self::Host;
         }
@@ -110,18 +118,7 @@ mod tests {
             proximal: 0.0,
             correction: None,
         };
-        let task = |params| UpdateTask {
-            device: FederationIndex(0),
-            params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight: 1.0,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
+        let task = |params| UpdateTask::new(FederationIndex(0), 1.0, params, &plan);
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
         assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
         let sent = [Params::from(vec![2.0]), Params::from(vec![3.0]), a.clone()];

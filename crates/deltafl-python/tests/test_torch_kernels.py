@@ -32,8 +32,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _torch_functions.kernels()
 
 
-#: Input and output channels, size, kernel, step, padding and dilation.
-LAYERS = [(3, 5, 7, 3, 1, 1, 1), (16, 20, 6, 3, 2, 1, 1), (33, 4, 5, 1, 2, 0, 1), (2, 3, 9, 2, 1, 0, 2)]
+#: Input and output channels, size, kernel, step, padding and dilation. The last one has parts of weight gradients.
+LAYERS = [
+    (3, 5, 7, 3, 1, 1, 1), (16, 20, 6, 3, 2, 1, 1), (33, 4, 5, 1, 2, 0, 1), (2, 3, 9, 2, 1, 0, 2), (2, 3, 26, 2, 1, 0, 1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -60,7 +62,7 @@ def test_convolutions_agree_with_those_of_pytorch(kernels: Any, layer: tuple[int
         atol=1e-4,
     )
     found = kernels.weight_slopes(given[0], slope, shape=tuple(weight.shape[1:]), geometry=geometry)
-    assert torch.allclose(found, of_weight, atol=1e-4)
+    assert torch.allclose(found, of_weight, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(10, 70, 40), (3, 5, 200), (40, 9, 130), (10, 4500, 20)])
@@ -302,20 +304,36 @@ def test_the_gradient_of_a_large_weight_is_not_stored(
 
 
 @pytest.mark.parametrize("options", [{"kernel_size": 2}, {"kernel_size": (5, 2)}, {"kernel_size": 3, "stride": 1}])
-def test_max_pools_of_a_function_agree_with_those_of_pytorch(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("before", ["nothing", "relu", "another relu"])
+def test_max_pools_of_a_function_agree_with_those_of_pytorch(
+    kernels: Any, options: dict[str, Any], before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from deltafl._torch_pool import PooledByKernels
 
     torch.manual_seed(2)
     images = torch.randn(3, 2, 4, 5, 6, device=DEVICE)
     images[0, 0, 0, 0, 1] = float("nan")
+    images[1, 0, 1] = -1.0
+    fused: list[bool] = []
+    pooled = kernels.pooled
+
+    def counted(*args: Any, positive: bool) -> Any:
+        fused.append(positive)
+        return pooled(*args, positive=positive)
+
+    monkeypatch.setattr(kernels, "pooled", counted)
 
     def total(image: Any) -> Any:
-        return (torch.nn.functional.max_pool2d(image, **options) ** 2).nansum()
+        maps = image * 1.0
+        positive = maps if before == "nothing" else torch.nn.functional.relu(maps)
+        maps = maps if before == "another relu" else positive
+        return (torch.nn.functional.max_pool2d(maps, **options) ** 2).nansum()
 
     expected = torch.func.vmap(torch.func.grad(total))(images)
     with PooledByKernels():
         found = torch.func.vmap(torch.func.grad(total))(images)
     assert torch.allclose(found, expected, equal_nan=True)
+    assert fused == ([] if "stride" in options else [before == "relu"])
 
 
 @pytest.mark.parametrize("tf32", [False, True])

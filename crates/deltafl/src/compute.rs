@@ -64,6 +64,25 @@ pub struct UpdateTask<'a> {
     pub sum: usize,
 }
 
+impl<'a> UpdateTask<'a> {
+    /// Creates a task for the first sum: an update alone, of a device without a memory, and without
+    /// noise.
+    pub fn new(device: FederationIndex, weight: f64, params: &'a Params, plan: &'a LocalPlan) -> Self {
+        Self {
+            device,
+            params,
+            sent: &[],
+            own: None,
+            plan,
+            weight,
+            report: None,
+            personal: None,
+            noise: None,
+            sum: 0,
+        }
+    }
+}
+
 /// The noise of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskNoise {

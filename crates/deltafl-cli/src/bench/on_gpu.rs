@@ -62,21 +62,7 @@ pub(super) fn measure(case: &Case, device: &GpuDevice, cohort: usize) -> Result<
         correction: None,
     };
     let devices = federation.devices();
-    let task = |device| {
-        let weight = federation.example_count(device) as f64;
-        UpdateTask {
-            device,
-            params: &params,
-            sent: &[],
-            own: None,
-            plan: &plan,
-            weight,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        }
-    };
+    let task = |device| UpdateTask::new(device, federation.example_count(device) as f64, &params, &plan);
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
     let cohort_devices: Vec<FederationIndex> = devices.clone().collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];

@@ -14,6 +14,7 @@ use super::{Gpu, offset};
 use crate::GpuError;
 use crate::data::{GpuColumns, Offsets, WaveData};
 use crate::host::pulls;
+use crate::launch::MOST_GRID_ROWS;
 use crate::model::Updates;
 use crate::noisy::NoisySums;
 use crate::order::{self, DeviceDraws, Order};
@@ -30,22 +31,23 @@ impl<'a> Gpu<'a> {
         let mut remembered = Remembered::new();
         let on_gpu = |error: GpuError, gpu: &Self| gpu.unavailable(error);
         let vectors = self.start_vectors(tasks).map_err(|error| on_gpu(error, self))?;
-        self.start_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
+        let requested = RequestedUpdate::all(tasks, &vectors);
+        self.start_sums(key, &requested, sums).map_err(|error| on_gpu(error, self))?;
         let (mut wanted, mut untrained) = (Vec::with_capacity(tasks.len()), Vec::new());
         let mut noise_only = Vec::new();
-        for (index, (task, &vector)) in tasks.iter().zip(&vectors).enumerate() {
-            let wanted_update = RequestedUpdate { task: *task, vector, index };
+        for &update in &requested {
+            let RequestedUpdate { task, adder, .. } = update;
             let is_trained = match &task.noise {
                 // A device outside of the tail adds noise only.
                 Some(_) => task.weight > 0.0,
                 None => !task.weight.is_nan(),
             } && task.plan.examples(self.federation.example_count(task.device)) > 0;
             if is_trained {
-                wanted.push(wanted_update);
-            } else if wanted_update.adder() == Adder::Noisy && (task.weight.is_nan() || task.weight <= 0.0) {
-                noise_only.push(wanted_update);
-            } else if wanted_update.adder() != Adder::Plain {
-                untrained.push(wanted_update);
+                wanted.push(update);
+            } else if adder == Adder::Noisy && (task.weight.is_nan() || task.weight <= 0.0) {
+                noise_only.push(update);
+            } else if adder != Adder::Plain {
+                untrained.push(update);
             } else if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
             } else {
@@ -59,8 +61,7 @@ impl<'a> Gpu<'a> {
                 wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
             // The host adds some updates itself. The others stay on the GPU.
             for adder in Adder::ALL {
-                let rest: Vec<_> =
-                    of_batch.iter().copied().filter(|wanted| wanted.adder() == adder).collect();
+                let rest: Vec<_> = of_batch.iter().copied().filter(|wanted| wanted.adder == adder).collect();
                 self.train_batch(key, batch, rest, sums, &mut remembered)?;
             }
         }
@@ -71,7 +72,9 @@ impl<'a> Gpu<'a> {
         let stay: Vec<_> =
             untrained.iter().map(|wanted| wanted.trained(wanted.task.params.as_slice())).collect();
         remembered.extend(add_trained(key, self.federation, &stay, sums)?);
-        self.finish_sums(key, tasks, sums).map_err(|error| on_gpu(error, self))?;
+        // Keep these until the kernels that read them are done.
+        let _columns = self.look_ahead(key, tasks).map_err(|error| on_gpu(error, self))?;
+        self.finish_sums(&requested, sums).map_err(|error| on_gpu(error, self))?;
         remembered.sort_unstable_by_key(|(task, _)| *task);
         Ok(remembered)
     }
@@ -80,16 +83,18 @@ impl<'a> Gpu<'a> {
     fn start_sums(
         &mut self,
         key: &RoundKey,
-        tasks: &[UpdateTask<'_>],
+        requested: &[RequestedUpdate<'_>],
         sums: &[Vec<u64>],
     ) -> Result<(), GpuError> {
         self.sums.start(sums.len())?;
-        let is_noisy = |task: &&UpdateTask<'_>| Adder::new(task) == Adder::Noisy;
-        if self.noisy.is_none() && tasks.iter().any(|task| is_noisy(&task)) {
+        if self.noisy.is_none() && requested.iter().any(|update| update.adder == Adder::Noisy) {
             self.noisy = Some(NoisySums::new(&self.device, &self.stream, self.len)?);
         }
         match &mut self.noisy {
-            Some(noisy) => noisy.start(key, tasks.iter().filter(is_noisy), sums),
+            Some(noisy) => {
+                let noisy_updates = requested.iter().filter(|update| update.adder == Adder::Noisy);
+                noisy.start(key, noisy_updates.map(|update| &update.task), sums)
+            }
             None => Ok(()),
         }
     }
@@ -124,7 +129,7 @@ impl<'a> Gpu<'a> {
             for wave in here.chunks(self.wave(&here)) {
                 let columns = data.columns(&placed);
                 self.train(key, wave, &placed.offsets, columns).map_err(|error| self.unavailable(error))?;
-                if wave[0].adder() == Adder::Host {
+                if wave[0].adder == Adder::Host {
                     let len = self.len;
                     let local = self.received.receive(&self.local, wave.len() * len);
                     let local = match local {
@@ -150,18 +155,15 @@ impl<'a> Gpu<'a> {
     /// Adds the sums of the GPU.
     fn finish_sums(
         &mut self,
-        key: &RoundKey,
-        tasks: &[UpdateTask<'_>],
+        requested: &[RequestedUpdate<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<(), GpuError> {
-        // Keep these until the kernels that read them are done.
-        let _columns = self.look_ahead(key, tasks)?;
         if let Some(noisy) = &mut self.noisy
-            && tasks.iter().any(|task| Adder::new(task) == Adder::Noisy)
+            && requested.iter().any(|update| update.adder == Adder::Noisy)
         {
             noisy.finish(sums)?;
         }
-        if tasks.iter().all(|task| Adder::new(task) != Adder::Plain) {
+        if requested.iter().all(|update| update.adder != Adder::Plain) {
             return Ok(self.stream.synchronize()?);
         }
         let coded = self.sums.finish(sums.len())?;
@@ -199,11 +201,12 @@ impl<'a> Gpu<'a> {
         if wanted.iter().any(|wanted| wanted.task.plan.correction.is_some()) {
             bytes += 4 * self.len as u64 + trainer.map_or(0, |trainer| trainer.bytes_per_vector());
         }
-        if wanted.iter().any(|wanted| wanted.adder() == Adder::Noisy) {
+        if wanted.iter().any(|wanted| wanted.adder == Adder::Noisy) {
             // The rotated update.
             bytes += 4 * NoisyEncoding::rotated_len(self.len) as u64;
         }
-        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+        // Some kernels have a row of blocks per task.
+        usize::try_from(self.memory / bytes.max(1)).unwrap_or(usize::MAX).clamp(1, MOST_GRID_ROWS)
     }
 
     /// Trains a wave, and adds its updates to the sums of the GPU unless the host does.
@@ -229,7 +232,7 @@ impl<'a> Gpu<'a> {
         };
         let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
         trainer.train(&updates)?;
-        match (wave[0].adder(), &mut self.noisy) {
+        match (wave[0].adder, &mut self.noisy) {
             (Adder::Plain, _) => self.add_plain(key, wave),
             (Adder::Noisy, Some(noisy)) => {
                 noisy.add_trained(key, self.federation, wave, self.params.arg(), self.local.arg())

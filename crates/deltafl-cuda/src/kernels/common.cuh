@@ -24,6 +24,7 @@ struct Task {
   u32 anchor;  // index of the vector that `pull` multiplies
   u32 unused;
 };
+static_assert(sizeof(Task) == 48, "the layout of the host");
 
 /// Consecutive examples of one device, for a forward pass.
 struct Item {
@@ -31,6 +32,7 @@ struct Item {
   u32 count;
   u32 unused;
 };
+static_assert(sizeof(Item) == 16, "the layout of the host");
 
 /// The batches of a task in sequence.
 struct Batches {

@@ -6,9 +6,10 @@
 // The few samples that a word does not decide are listed, and the host draws them.
 
 #include "common.cuh"
+#include "norm.cuh"
 
 /// The share of one device in a noisy sum.
-struct Noisy {
+struct NoisyJob {
   double weight;        // ω
   double clip;          // C
   double units;         // K
@@ -24,12 +25,14 @@ struct Noisy {
   u32 attempt;          // the accepted rounding, or a constant below
   u32 keys[16];         // of the rounding and of the noise; without an update, of the noise first
 };
+static_assert(sizeof(NoisyJob) == 144, "the layout of the host");
 
 /// A sample that the host draws.
 struct Undecided {
   u32 job, entry, word;
   u32 keys;  // drawn from the stream before
 };
+static_assert(sizeof(Undecided) == 16, "the layout of the host");
 
 constexpr u32 NONE = 0xffffffffu, PER_BLOCK = 16, GROUP = 256, TILE = 4096;
 /// Values of `attempt` after the roundings at random: towards zero, all zero, no update.
@@ -91,23 +94,11 @@ __device__ __forceinline__ int rounded(float entry, u32 word) {
   return (int)floor + (__fmul_rn((float)(int)(word >> 8), 1.f / 16777216.f) < __fadd_rn(entry, -floor));
 }
 
-/// Computes the norm and the scale of each update: a warp each. Like `kernel::fixed_point`, sixteen
-/// lanes add the squares of every sixteenth entry, then the lanes in their order, then the entries
-/// after the last whole row.
-extern "C" __global__ void __launch_bounds__(32) measure_noisy(Noisy* jobs, const float* __restrict__ params, const float* __restrict__ local, u32 len) {
-  Noisy& job = jobs[blockIdx.x];
+/// Computes the norm and the scale of each update: a warp each.
+extern "C" __global__ void __launch_bounds__(32) measure_noisy(NoisyJob* jobs, const float* __restrict__ params, const float* __restrict__ local, u32 len) {
+  NoisyJob& job = jobs[blockIdx.x];
   const float *from = params + (size_t)job.params * len, *to = local + (size_t)job.slot * len;
-  const u32 lane = threadIdx.x & 15, whole = len / 16 * 16;
-  const auto square = [&](u32 i) {
-    const double by = change(to, from, i);
-    return __dmul_rn(by, by);
-  };
-  double sum = 0.;
-#pragma unroll 16 // loads of many rows on their way at once
-  for (u32 i = lane; i < whole; i += 16) sum = __dadd_rn(sum, square(i));
-  double total = 0.;
-  for (int k = 0; k < 16; k++) total = __dadd_rn(total, __shfl_sync(ALL, sum, k));
-  for (u32 i = whole; i < len; i++) total = __dadd_rn(total, square(i));
+  const double total = squared_norm(len, [&](u32 i) { return change(to, from, i); });
   if (threadIdx.x) return;
   const double norm = __dsqrt_rn(total), factor = norm > job.clip ? __ddiv_rn(job.clip, norm) : 1.;
   // The comparisons are false for an update that is not a number.
@@ -118,10 +109,10 @@ extern "C" __global__ void __launch_bounds__(32) measure_noisy(Noisy* jobs, cons
 }
 
 /// Writes scaled updates with changed signs, and transforms the entries of each tile: a block each.
-extern "C" __global__ void __launch_bounds__(256) rotate_tiles(const Noisy* __restrict__ jobs, const u32* __restrict__ signs, const float* __restrict__ params, const float* __restrict__ local, u32 len, u32 entries, float* __restrict__ rotated) {
+extern "C" __global__ void __launch_bounds__(256) rotate_tiles(const NoisyJob* __restrict__ jobs, const u32* __restrict__ signs, const float* __restrict__ params, const float* __restrict__ local, u32 len, u32 entries, float* __restrict__ rotated) {
   __shared__ float tile[TILE];
   const u32 tiles = (entries + TILE - 1) / TILE, first = blockIdx.x % tiles * TILE, count = min(TILE, entries - first);
-  const Noisy& job = jobs[blockIdx.x / tiles];
+  const NoisyJob& job = jobs[blockIdx.x / tiles];
   if (job.attempt == NOTHING) return;
   const float *from = params + (size_t)job.params * len, *to = local + (size_t)job.slot * len;
   u32 size = 0;
@@ -167,9 +158,9 @@ __device__ __forceinline__ void transform_rows(float* first, u32 stride) {
 
 /// Transforms entries that are at least `stride` apart, up to four levels. `places` contains the
 /// first entry and the number of levels of each group of rows.
-extern "C" __global__ void __launch_bounds__(256) rotate_rows(const Noisy* __restrict__ jobs, const u32* __restrict__ places, u32 groups, u32 stride, u32 entries, float* __restrict__ rotated) {
+extern "C" __global__ void __launch_bounds__(256) rotate_rows(const NoisyJob* __restrict__ jobs, const u32* __restrict__ places, u32 groups, u32 stride, u32 entries, float* __restrict__ rotated) {
   const u32 chunks = stride / 256, chunk = blockIdx.x % chunks, group = blockIdx.x / chunks % groups;
-  const Noisy& job = jobs[blockIdx.x / chunks / groups];
+  const NoisyJob& job = jobs[blockIdx.x / chunks / groups];
   if (job.attempt == NOTHING) return;
   float* first = rotated + (size_t)job.slot * entries + places[2 * group] + chunk * 256 + threadIdx.x;
   switch (places[2 * group + 1]) {
@@ -181,9 +172,9 @@ extern "C" __global__ void __launch_bounds__(256) rotate_rows(const Noisy* __res
 }
 
 /// Finds the first rounding of each update whose norm is within its bound: a block each.
-extern "C" __global__ void __launch_bounds__(512) round_noisy(Noisy* jobs, u32 entries, const float* __restrict__ rotated) {
+extern "C" __global__ void __launch_bounds__(512) round_noisy(NoisyJob* jobs, u32 entries, const float* __restrict__ rotated) {
   __shared__ u64 parts[512];
-  Noisy& job = jobs[blockIdx.x];
+  NoisyJob& job = jobs[blockIdx.x];
   if (job.attempt == NOTHING) return;
   const float* row = rotated + (size_t)job.slot * entries;
   const u32 groups = (entries + GROUP - 1) / GROUP;
@@ -228,13 +219,13 @@ __device__ __forceinline__ int sample(const u32* __restrict__ table, u32 word, c
 
 /// Adds the rounded updates, their weights and the noise of PER_BLOCK jobs to their sums. A thread
 /// computes the sixteen entries of one block of words.
-extern "C" __global__ void __launch_bounds__(128) add_noisy(const Noisy* __restrict__ jobs, u32 count, u32 base, u32 entries, const float* __restrict__ rotated, const u32* __restrict__ tables, u64* __restrict__ sums, Undecided* undecided, u32 room, u32* undecided_count) {
+extern "C" __global__ void __launch_bounds__(128) add_noisy(const NoisyJob* __restrict__ jobs, u32 count, u32 base, u32 entries, const float* __restrict__ rotated, const u32* __restrict__ tables, u64* __restrict__ sums, Undecided* undecided, u32 room, u32* undecided_count) {
   const u32 k = blockIdx.x * blockDim.x + threadIdx.x, first = k / 16 * GROUP + k % 16, all = entries + FOOTER;
   const u32 start = blockIdx.y * PER_BLOCK, end = min(start + PER_BLOCK, count), groups = (entries + GROUP - 1) / GROUP;
   if (first >= all) return;
   int sum[16] = {};
   for (u32 j = start; j < end; j++) {
-    const Noisy& job = jobs[j];
+    const NoisyJob& job = jobs[j];
     const u32 attempt = job.attempt;
     u32 words[16];
     if (attempt < ZERO) {

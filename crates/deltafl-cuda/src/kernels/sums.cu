@@ -3,6 +3,7 @@
 // same w_k. Integer sums do not depend on order.
 
 #include "common.cuh"
+#include "norm.cuh"
 
 /// A completed local update and the sum that it belongs to.
 struct Trained {
@@ -13,27 +14,15 @@ struct Trained {
   u32 query;      // which sum
   u32 unused;
 };
+static_assert(sizeof(Trained) == 32, "the layout of the host");
 
 constexpr int PER_BLOCK = 16;
 
-/// Computes min(1, C/‖w_k − w‖) of each update: a warp each. Like `kernel::fixed_point`, sixteen
-/// lanes add the squares of every sixteenth entry, then the lanes in their order, then the entries
-/// after the last whole row.
+/// Computes min(1, C/‖w_k − w‖) of each update: a warp each.
 extern "C" __global__ void __launch_bounds__(32) clip_updates(Trained* trained, const float* __restrict__ params, const float* __restrict__ local, u32 len, double clip) {
   Trained& t = trained[blockIdx.x];
   const float *from = params + (size_t)t.params * len, *to = local + (size_t)t.slot * len;
-  const u32 lane = threadIdx.x & 15, whole = len / 16 * 16;
-  const auto square = [&](u32 i) {
-    const double change = __dadd_rn((double)to[i], -(double)from[i]);
-    return __dmul_rn(change, change);
-  };
-  double sum = 0.;
-#pragma unroll 16 // loads of many rows on their way at once
-  for (u32 i = lane; i < whole; i += 16) sum = __dadd_rn(sum, square(i));
-  double total = 0.;
-  for (int k = 0; k < 16; k++) total = __dadd_rn(total, __shfl_sync(ALL, sum, k));
-  for (u32 i = whole; i < len; i++) total = __dadd_rn(total, square(i));
-  const double norm = __dsqrt_rn(total);
+  const double norm = __dsqrt_rn(squared_norm(len, [&](u32 i) { return __dadd_rn((double)to[i], -(double)from[i]); }));
   if (threadIdx.x == 0) t.factor = norm > clip ? __ddiv_rn(clip, norm) : 1.;
 }
 

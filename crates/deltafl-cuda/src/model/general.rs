@@ -33,20 +33,27 @@ const SCORED_BYTES: usize = 1 << 30;
 const MOST_DEVICES: usize = 1 << 15;
 
 pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let program = Program::new(&Network::for_model(setup)?, batch, true, has_clusters(setup));
     Ok(Box::new(ProgramTrainer {
-        engine: Engine::new(setup, &program)?,
+        engine: Engine::new(setup, &program(setup, batch, true)?)?,
         graphs: HashMap::new(),
         captured: None,
     }))
 }
 
 pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let program = Program::new(&Network::for_model(setup)?, SCORED, false, has_clusters(setup));
     Ok(Box::new(ProgramScorer {
-        engine: Engine::new(setup, &program)?,
+        engine: Engine::new(setup, &program(setup, SCORED, false)?)?,
         groups: GroupScores::new(setup.stream)?,
     }))
+}
+
+/// Returns the program of a model for batches of this size.
+fn program(setup: &KernelSetup<'_>, batch: usize, trains: bool) -> Result<Program, GpuError> {
+    let program = Program::new(&Network::for_model(setup)?, batch, trains, has_clusters(setup));
+    match program.exceeded_limit() {
+        None => Ok(program),
+        Some(limit) => Err(setup.unsupported(format!("with batches of {batch}: {limit}"))),
+    }
 }
 
 /// Returns true if the GPU has clusters of blocks, and the shared memory of compute capability 9.0.
@@ -297,6 +304,7 @@ impl Scorer for ProgramScorer {
 pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
     use self::network::{Cell, Convolution, Layer, NetworkInput, Norm, Pool, Recurrent};
     let full = |outputs| Layer::Dense { outputs, bias: true, relu: false, transposed: false };
+    let rectified = |outputs| Layer::Dense { outputs, bias: true, relu: true, transposed: false };
     let map = |input, filters, pool: bool| {
         Layer::Convolution(Convolution {
             input,
@@ -317,7 +325,7 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
     let networks = [
         (
             NetworkInput::Bytes { dim: 3072 },
-            vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), full(10)],
+            vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), rectified(20), full(10)],
             10,
         ),
         (

@@ -237,6 +237,16 @@ fn sized(model: &'static ModelDefinition, option: &str, size: u64) -> ModelSpec 
     model.spec_with([(option, OptionValue::Whole(size))]).unwrap()
 }
 
+/// Returns a case with more devices than a grid has rows.
+pub(crate) fn many_devices() -> Case {
+    let mut builder = FederationBuilder::new("many devices", InputKind::Dense { dim: 2 }, 2);
+    for k in 0..70_000 {
+        let (values, labels) = features(2, 2, k, 1);
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&values), &labels).unwrap();
+    }
+    Case::new("linear, many devices", builder.build(), ModelSpec::LINEAR, 1, 0.05)
+}
+
 /// Returns models without kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![

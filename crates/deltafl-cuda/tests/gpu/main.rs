@@ -29,24 +29,13 @@ fn plan(case: &Case, work: Work) -> LocalPlan {
     LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0, correction: None }
 }
 
-/// Returns an update without correction, noise or report.
+/// Returns the task of a member of a cohort.
 fn task<'a>(
     (device, weight): (FederationIndex, f64),
     params: &'a Params,
     plan: &'a LocalPlan,
 ) -> UpdateTask<'a> {
-    UpdateTask {
-        device,
-        params,
-        sent: &[],
-        own: None,
-        plan,
-        weight,
-        report: None,
-        personal: None,
-        noise: None,
-        sum: 0,
-    }
+    UpdateTask::new(device, weight, params, plan)
 }
 
 /// Returns the coded sum of a cohort's updates.
@@ -361,6 +350,26 @@ fn several_sums_are_independent() {
         UpdateCode::refuse(&mut second[0]);
         assert!(sums[0] == first && sums[1] == second[0] && sums[2] == vec![5; len], "{}", case.name);
     }
+}
+
+#[test]
+fn a_cohort_may_have_more_devices_than_a_grid_has_rows() {
+    let case = cases::many_devices();
+    let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+    let (cohort, plan) = (cohort(&case), plan(&case, Work::Epochs(1)));
+    let tasks: Vec<UpdateTask<'_>> = cohort.iter().map(|&member| task(member, &case.params, &plan)).collect();
+    let mut sum = |parts: &[&[UpdateTask<'_>]]| {
+        let mut sums = [vec![0; UpdateCode::len(case.params.len())]];
+        for part in parts {
+            gpu.updates(&round(cohort.len()), part, &mut sums).unwrap();
+        }
+        let [sum] = sums;
+        sum
+    };
+    let (first, second) = tasks.split_at(cohort.len() / 2);
+    let whole = sum(&[&tasks]);
+    assert_eq!(whole[whole.len() - 2..], [cohort.len() as u64, 0]);
+    assert_eq!(sum(&[first, second]), whole);
 }
 
 #[test]

@@ -1,41 +1,17 @@
 //! Noisy sums of the GPU against the CPU code for the same w_k, to the bit.
 
-use deltafl::compute::{Compute, KeptParts, NoisyEncoding, TaskNoise, UpdateTask, add_task};
-use deltafl::data::{Examples, FederationIndex};
-use deltafl::kernel::flush_denormals;
-use deltafl::memory::AlgorithmState;
-use deltafl::model::Score;
+use deltafl::compute::{Compute, KeptParts, NoisyEncoding, TaskNoise, TrainedTask, UpdateTask, add_trained};
+use deltafl::data::FederationIndex;
 use deltafl::params::Params;
 use deltafl::privacy::{Excess, Noise};
 use deltafl::question::{Ask, RoundKey};
 use deltafl::selection::Weighting;
-use deltafl::stream::Stream;
 use deltafl::terms::{Clip, Terms};
-use deltafl::trainer::{LocalPlan, LocalTask, TrainerError, Work, Worker};
+use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Gpu, GpuOptions};
 
 use crate::cases::{Case, every_case};
 use crate::{on_gpu, plan, task};
-
-/// A worker that returns parameters computed by the GPU.
-struct Known(Vec<f32>);
-
-impl Worker for Known {
-    fn load(&mut self, _: &[f32]) {}
-
-    fn score(&mut self, _: &Examples<'_>, _: std::ops::Range<usize>) -> Result<Score, TrainerError> {
-        Err("no losses".into())
-    }
-
-    fn update(
-        &mut self,
-        _: &LocalTask<'_>,
-        _: &mut AlgorithmState,
-        _: &mut Stream,
-    ) -> Result<&[f32], TrainerError> {
-        Ok(&self.0)
-    }
-}
 
 /// One device in one track.
 #[derive(Clone, Copy)]
@@ -82,17 +58,15 @@ fn compare(case: &Case, gpu: &mut Gpu<'_>, setting: &Setting, shares: &[Share]) 
     let mut found = vec![vec![5; len]; 2];
     gpu.updates(&key, &tasks, &mut found).unwrap();
     let trained = tasks.iter().filter(|task| task.weight > 0.0).count();
-    let mut locals = gpu.last_local(trained).unwrap();
+    let locals = gpu.last_local(trained).unwrap();
+    let mut locals = locals.chunks_exact(case.params.len());
+    let with_local = tasks.iter().enumerate().map(|(index, &task)| {
+        let local = if task.weight > 0.0 { locals.next().unwrap() } else { &[] };
+        TrainedTask { task, index, local }
+    });
+    let trained: Vec<TrainedTask<'_>> = with_local.collect();
     let mut expected = vec![vec![5; len]; 2];
-    let _flushed = flush_denormals();
-    for task in &tasks {
-        let mut local = Vec::new();
-        if task.weight > 0.0 {
-            local = locals.drain(..case.params.len()).collect();
-        }
-        let sum = &mut expected[task.sum];
-        add_task(&key, &case.federation, task, &mut Known(local), sum).unwrap();
-    }
+    add_trained(&key, &case.federation, &trained, &mut expected).unwrap();
     for (track, (found, expected)) in found.iter().zip(&expected).enumerate() {
         let differing = found.iter().zip(expected).filter(|(a, b)| a != b).count();
         let first = found.iter().zip(expected).position(|(a, b)| a != b);

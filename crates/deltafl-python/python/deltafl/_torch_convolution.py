@@ -84,7 +84,8 @@ class _Kernels(torch.autograd.Function):
             by_images = partial(kernels().convolved, size=size, geometry=ctx.geometry, transposed=True)
             of_images = per_device(by_images, slopes[0], weight)
         by_weight = partial(kernels().weight_slopes, shape=tuple(weight.shape), geometry=ctx.geometry)
-        of_bias = slopes[0].sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        # A sum over all three axes at once takes twice as long.
+        of_bias = slopes[0].sum((2, 3)).sum(0) if ctx.needs_input_grad[2] else None
         return of_images, per_device(by_weight, images, slopes[0]), of_bias, None
 
     @staticmethod

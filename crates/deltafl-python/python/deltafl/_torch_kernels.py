@@ -36,15 +36,16 @@ _POSITIONS = 1024
 @triton.jit
 def _convolve(
     source, weight, bias, result,
-    count, channels, height, width, out_channels, out_height, out_width, of_source, of_result,
+    count, channels, height, width, out_channels, out_height, out_width,
     kernel_height, kernel_width, step_y, step_x, pad_y, pad_x, dilation_y, dilation_x,
-    TRANSPOSED: tl.constexpr, HAS_BIAS: tl.constexpr, NARROW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr, IS_LONG: tl.constexpr,
+    TRANSPOSED: tl.constexpr, HAS_BIAS: tl.constexpr, NARROW: tl.constexpr, PADDED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, IS_LONG: tl.constexpr,
 ):  # fmt: skip
     """Computes a tile of BM positions × BN channels of the output of one device.
 
-    TRANSPOSED computes the gradient by the images. NARROW is the number of channels, rounded up to a
-    power of two, if it is smaller than BK. A step of the loop then covers several taps.
+    The weight of a device is a matrix: output channels × (taps · channels). TRANSPOSED computes the
+    gradient by the images. NARROW is the number of channels, rounded up to a power of two, if it is
+    smaller than BK. A step of the loop then covers several taps.
     """
     device = tl.program_id(1).to(tl.int64)
     taps = kernel_height * kernel_width
@@ -60,6 +61,7 @@ def _convolve(
     x = point - y * out_width
     out = tl.program_id(2) * BN + tl.arange(0, BN)
     first = image * (channels * height * width)
+    of_out = out * (taps * channels)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     if NARROW == 0:
         blocks = tl.cdiv(channels, BK)
@@ -81,33 +83,28 @@ def _convolve(
                 hit = (at_y >= 0) & (at_x >= 0) & (at_y < height) & (at_x < width) & inside
             places = (first + at_y * width + at_x)[:, None] + (channel * (height * width))[None, :]
             a = tl.load(source + places, mask=hit[:, None] & (channel < channels)[None, :], other=0.0)
-            entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
             known = (channel < channels)[:, None] & (out < out_channels)[None, :]
-            b = tl.load(weight + entries, mask=known, other=0.0)
+            b = tl.load(weight + (tap * channels + channel)[:, None] + of_out[None, :], mask=known, other=0.0)
             total = add_product(a, b, total, PRECISION, IS_LONG)
     else:
+        of_position = first + y * (step_y * width) + x * step_x
         for k in range(0, taps * NARROW, BK):
             index = k + tl.arange(0, BK)
             tap = index // NARROW
             channel = index % NARROW
             tap_y = tap // kernel_width
-            tap_x = tap - tap_y * kernel_width
-            if TRANSPOSED:
-                far_y = y[:, None] + pad_y - (tap_y * dilation_y)[None, :]
-                far_x = x[:, None] + pad_x - (tap_x * dilation_x)[None, :]
-                at_y = far_y // step_y
-                at_x = far_x // step_x
-                hit = (far_y >= 0) & (far_x >= 0) & (at_y * step_y == far_y) & (at_x * step_x == far_x)
-                hit = hit & (at_y < height) & (at_x < width)
-            else:
-                at_y = (y * step_y - pad_y)[:, None] + (tap_y * dilation_y)[None, :]
-                at_x = (x * step_x - pad_x)[:, None] + (tap_x * dilation_x)[None, :]
-                hit = (at_y >= 0) & (at_x >= 0) & (at_y < height) & (at_x < width)
+            offset_y = tap_y * dilation_y - pad_y
+            offset_x = (tap - tap_y * kernel_width) * dilation_x - pad_x
             is_tap = (tap < taps) & (channel < channels)
-            places = first[:, None] + at_y * width + at_x + (channel * (height * width))[None, :]
-            a = tl.load(source + places, mask=hit & inside[:, None] & is_tap[None, :], other=0.0)
-            entries = (channel * of_source + tap)[:, None] + (out * of_result)[None, :]
-            b = tl.load(weight + entries, mask=is_tap[:, None] & (out < out_channels)[None, :], other=0.0)
+            hit = inside[:, None] & is_tap[None, :]
+            if PADDED:
+                at_y = (y * step_y)[:, None] + offset_y[None, :]
+                at_x = (x * step_x)[:, None] + offset_x[None, :]
+                hit = hit & (at_y >= 0) & (at_x >= 0) & (at_y < height) & (at_x < width)
+            of_tap = channel * (height * width) + offset_y * width + offset_x
+            a = tl.load(source + of_position[:, None] + of_tap[None, :], mask=hit, other=0.0)
+            known = is_tap[:, None] & (out < out_channels)[None, :]
+            b = tl.load(weight + (tap * channels + channel)[:, None] + of_out[None, :], mask=known, other=0.0)
             total = add_product(a, b, total, PRECISION, IS_LONG)
     if HAS_BIAS:
         summand = tl.load(bias + device * out_channels + out, mask=out < out_channels, other=0.0)
@@ -117,57 +114,76 @@ def _convolve(
 
 
 @triton.jit
+def _slopes_and_patches(
+    source, slope, k, end, out, known, of_entry, offset_y, offset_x,
+    channels, height, width, out_channels, area, out_width, step_y, step_x,
+    PADDED: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Returns the slopes of BK positions, and the inputs by which entries of the weight multiply them."""
+    # The positions are the first axis: Triton then assigns neighbours in memory to the threads of a warp.
+    position = k + tl.arange(0, BK)
+    inside = position < end
+    image = position // area
+    point = position - image * area
+    y = point // out_width
+    x = point - y * out_width
+    of_slope = image * (out_channels * area) + point
+    dy = tl.load(
+        slope + of_slope[:, None] + (out * area)[None, :],
+        mask=inside[:, None] & (out < out_channels)[None, :],
+        other=0.0,
+    )
+    of_position = image * (channels * height * width) + y * (step_y * width) + x * step_x
+    hit = inside[:, None] & known[None, :]
+    if PADDED:
+        at_y = (y * step_y)[:, None] + offset_y[None, :]
+        at_x = (x * step_x)[:, None] + offset_x[None, :]
+        hit = hit & (at_y >= 0) & (at_x >= 0) & (at_y < height) & (at_x < width)
+    return dy, tl.load(source + of_position[:, None] + of_entry[None, :], mask=hit, other=0.0)
+
+
+@triton.jit
 def _weight_slope(
     source, slope, result, devices, part,
     count, channels, height, width, out_channels, out_height, out_width,
     kernel_height, kernel_width, step_y, step_x, pad_y, pad_x, dilation_y, dilation_x,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds up BM output channels × BN entries of a weight gradient over a part of the positions."""
+    """Adds up BM entries × BN output channels of a weight gradient over a part of the positions."""
     device = tl.program_id(1).to(tl.int64)
     taps = kernel_height * kernel_width
     entries = channels * taps
-    columns = tl.cdiv(entries, BN)
-    out = (tl.program_id(0) // columns) * BM + tl.arange(0, BM)
-    index = (tl.program_id(0) % columns) * BN + tl.arange(0, BN)
+    rows = tl.cdiv(entries, BM)
+    index = (tl.program_id(0) % rows) * BM + tl.arange(0, BM)
+    out = (tl.program_id(0) // rows) * BN + tl.arange(0, BN)
+    known = index < entries
     tap = index // channels
     channel = index - tap * channels
     tap_y = tap // kernel_width
-    tap_x = tap - tap_y * kernel_width
+    offset_y = tap_y * dilation_y - pad_y
+    offset_x = (tap - tap_y * kernel_width) * dilation_x - pad_x
+    of_entry = channel * (height * width) + offset_y * width + offset_x
     area = out_height * out_width
     source += device * count * channels * height * width
     slope += device * count * out_channels * area
     result += (tl.program_id(2) * devices + device) * (out_channels * entries)
     start = tl.program_id(2) * part
     end = tl.minimum(start + part, count * area)
-    offset_y = tap_y * dilation_y - pad_y
-    offset_x = tap_x * dilation_x - pad_x
     total = tl.zeros((BM, BN), dtype=tl.float32)
+    dy, patches = _slopes_and_patches(
+        source, slope, start, end, out, known, of_entry, offset_y, offset_x,
+        channels, height, width, out_channels, area, out_width, step_y, step_x, PADDED, BK,
+    )  # fmt: skip
     for k in range(start, end, BK):
-        position = k + tl.arange(0, BK)
-        inside = position < end
-        image = position // area
-        point = position - image * area
-        y = point // out_width
-        x = point - y * out_width
-        of_slope = image * (out_channels * area) + point
-        a = tl.load(
-            slope + (out * area)[:, None] + of_slope[None, :],
-            mask=(out < out_channels)[:, None] & inside[None, :],
-            other=0.0,
-        )
-        at_y = (y * step_y)[:, None] + offset_y[None, :]
-        at_x = (x * step_x)[:, None] + offset_x[None, :]
-        hit = (at_y >= 0) & (at_x >= 0) & (at_y < height) & (at_x < width)
-        of_source = (image * (channels * height * width))[:, None] + (channel * (height * width))[None, :]
-        b = tl.load(
-            source + of_source + at_y * width + at_x,
-            mask=hit & inside[:, None] & (index < entries)[None, :],
-            other=0.0,
-        )
-        total = add_product(a, b, total, PRECISION, False)
-    places = (out * entries)[:, None] + (channel * taps + tap)[None, :]
-    tl.store(result + places, total, mask=(out < out_channels)[:, None] & (index < entries)[None, :])
+        # The loads of the next positions run while the tensor cores multiply.
+        next_dy, next_patches = _slopes_and_patches(
+            source, slope, k + BK, end, out, known, of_entry, offset_y, offset_x,
+            channels, height, width, out_channels, area, out_width, step_y, step_x, PADDED, BK,
+        )  # fmt: skip
+        total = add_product(tl.trans(patches), dy, total, PRECISION, True)
+        dy, patches = next_dy, next_patches
+    places = (channel * taps + tap)[:, None] + (out * entries)[None, :]
+    tl.store(result + places, total, mask=known[:, None] & (out < out_channels)[None, :])
 
 
 @triton.jit
@@ -265,30 +281,27 @@ def convolved(
         transposed: Whether to compute the gradient by the images from that by the outputs.
         precision: "tf32x3", "tf32" or "ieee". The default follows the settings of PyTorch.
     """
-    source, weight = source.contiguous(), weight.contiguous()
+    source = source.contiguous()
     precision = precision or precision_of(torch.backends.cudnn)
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, outputs, inputs, *_ = weight.shape
     taps = kernel[0] * kernel[1]
     out_channels = inputs if transposed else outputs
-    strides = (inputs * taps, taps) if transposed else (taps, inputs * taps)
+    # Consecutive channels of a tap, which the kernel loads together, become neighbours in memory.
+    weight = weight.flatten(3).permute((0, 2, 3, 1) if transposed else (0, 1, 3, 2)).contiguous()
     result = source.new_empty((devices, count, out_channels, *size))
     # The fastest tiles for the layers of ResNets and of the CNN of pfl's benchmark on an H200.
-    tile, positions = _tiles(out_channels), count * size[0] * size[1]
-    has_short_steps = channels % 32 != 0 or channels == 32 or (precision == "tf32x3" and positions >= 2048)
-    block = 16 if has_short_steps else 32
-    narrow = triton.next_power_of_2(channels) if channels < block else 0
-    is_large = block == 16 and positions >= 2048 and (tile <= 32 or precision == "tf32x3")
-    rows, warps, stages = (256, 8, 3) if is_large else (128, 4, 2)
+    tile, rows, positions = _tiles(out_channels), 128, count * size[0] * size[1]
+    block = 32 if channels % 64 == 0 else 16
+    narrow = triton.next_power_of_2(channels) if channels < block and not transposed else 0
     grid = (triton.cdiv(positions, rows), devices, triton.cdiv(out_channels, tile))
     _convolve[grid](
         source, weight, weight if bias is None else bias.contiguous(), result,
-        count, channels, height, width, out_channels, *size, *strides,
-        *kernel, *step, *padding, *dilation,
-        TRANSPOSED=transposed, HAS_BIAS=bias is not None, NARROW=narrow, BM=rows, BN=tile, BK=block, PRECISION=precision,
-        IS_LONG=is_long(taps * channels),
-        num_warps=warps, num_stages=stages,
+        count, channels, height, width, out_channels, *size, *kernel, *step, *padding, *dilation,
+        TRANSPOSED=transposed, HAS_BIAS=bias is not None, NARROW=narrow, PADDED=any(padding),
+        BM=rows, BN=tile, BK=block, PRECISION=precision, IS_LONG=is_long(taps * channels),
+        num_warps=4, num_stages=2 if narrow else 3,
     )  # fmt: skip
     return result
 
@@ -313,12 +326,14 @@ def weight_slopes(
     positions, entries = count * out_height * out_width, channels * kernel[0] * kernel[1]
     parts = triton.cdiv(positions, _POSITIONS)
     result = source.new_empty((parts, devices, *shape))
-    tile, columns = _tiles(outputs), 32 if entries < 256 else 64 if entries < 512 else 128
-    grid = (triton.cdiv(outputs, tile) * triton.cdiv(entries, columns), devices, parts)
+    # The rows of a product are entries: the fastest instructions need 64 rows.
+    rows, columns = 32 if entries <= 32 else 64, _tiles(outputs)
+    grid = (triton.cdiv(entries, rows) * triton.cdiv(outputs, columns), devices, parts)
     _weight_slope[grid](
         source, slope, result, devices, _POSITIONS, count, channels, height, width,
         outputs, out_height, out_width, *kernel, *step, *padding, *dilation,
-        BM=tile, BN=columns, BK=64, PRECISION=precision, num_warps=4, num_stages=2,
+        PADDED=any(padding), BM=rows, BN=columns, BK=32, PRECISION=precision,
+        num_warps=2 if rows == 32 else 4, num_stages=1,
     )  # fmt: skip
     return result[0] if parts == 1 else result.sum(dim=0)
 

@@ -16,42 +16,56 @@ class _Pooled(torch.autograd.Function):
     """The maxima of windows that do not overlap. The backward pass finds the maxima again."""
 
     @staticmethod
-    def forward(images: Any, window: tuple[int, int]) -> Any:
-        return kernels().pooled(images, window)
+    def forward(images: Any, window: tuple[int, int], positive: bool) -> Any:
+        return kernels().pooled(images, window, positive=positive)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.window = inputs[1]
-        ctx.save_for_backward(inputs[0])
+        images, ctx.window, ctx.positive = inputs
+        ctx.save_for_backward(images)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Any) -> Any:
         (images,) = ctx.saved_tensors
 
         def by_images(images: Any, slope: Any) -> Any:
-            return kernels().pooled_slopes(images, slope, ctx.window)
+            return kernels().pooled_slopes(images, slope, ctx.window, positive=ctx.positive)
 
-        return per_device(by_images, images, slopes[0]), None
+        return per_device(by_images, images, slopes[0]), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, int]:
         (images,) = batched(args[:1], in_dims[:1], info.batch_size)
-        return kernels().pooled(images, args[1]), 0
+        return kernels().pooled(images, args[1], positive=args[2]), 0
 
 
 class PooledByKernels(TorchFunctionMode):
     """Replaces ``torch.nn.functional.max_pool2d`` in the code of a module by kernels.
 
-    Pools with overlapping windows, padding or other options remain those of PyTorch.
+    Pools with overlapping windows, padding or other options remain those of PyTorch. A pool of a
+    ReLU is one function of the inputs of the ReLU, so that the backward pass has one kernel less.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The inputs and the outputs of the last function, if it is a ReLU.
+        self._positive: tuple[Any, Any] = (None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given: dict[str, Any] = kwargs or {}
         window = _window(*args, **given) if func is torch.nn.functional.max_pool2d else None
         if window is None:
-            return func(*args, **given)
+            result = func(*args, **given)
+            is_relu = func in _RELUS and len(args) == 1 and not given.get("inplace")
+            self._positive = (args[0], result) if is_relu else (None, None)
+            return result
+        inputs, outputs = self._positive
+        positive = args[0] is outputs
         apply: Any = _Pooled.apply
-        return apply(args[0], window)
+        return apply(inputs if positive else args[0], window, positive)
+
+
+_RELUS = (torch.nn.functional.relu, torch.relu, torch.Tensor.relu)
 
 
 def _window(

@@ -103,38 +103,12 @@ mod tests {
     use super::*;
     use crate::algorithm::CONTROL_VARIATE;
     use crate::data::synthetic::Glyphs;
+    use crate::device::{stream_key, update_stream};
     use crate::kernel::Isa;
     use crate::model::ModelSpec;
     use crate::params::{Params, UpdateCode};
     use crate::terms::Terms;
     use crate::trainer::{LocalPlan, LocalTrainer, Sgd, Work};
-
-    /// Keeps w_k of the last update of a worker.
-    struct Recorded<'a> {
-        worker: Box<dyn Worker + 'a>,
-        local: Vec<f32>,
-    }
-
-    impl Worker for Recorded<'_> {
-        fn load(&mut self, params: &[f32]) {
-            self.worker.load(params);
-        }
-
-        fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
-            self.worker.score(examples, block)
-        }
-
-        fn update(
-            &mut self,
-            task: &LocalTask<'_>,
-            own: &mut AlgorithmState,
-            stream: &mut Stream,
-        ) -> Result<&[f32], TrainerError> {
-            let answer = self.worker.update(task, own, stream)?;
-            self.local = answer[..task.params.len()].to_vec();
-            Ok(answer)
-        }
-    }
 
     #[test]
     fn the_answers_of_trained_devices_equal_those_of_devices_that_train_alone() {
@@ -151,27 +125,21 @@ mod tests {
             proximal: 0.0,
             correction: Some(&CONTROL_VARIATE),
         };
-        let task = |device| UpdateTask {
-            device,
-            params: &params,
-            sent: &sent,
-            own: None,
-            plan: &plan,
-            weight: 2.0,
-            report: None,
-            personal: None,
-            noise: None,
-            sum: 0,
-        };
+        let task = |device| UpdateTask { sent: &sent, ..UpdateTask::new(device, 2.0, &params, &plan) };
         let key = RoundKey { run: 0, seed: 1, round: 2, members: 5, terms: Terms::OPEN };
         let len = UpdateCode::len(params.len() * 2);
         let (mut alone, mut memories, mut locals) = (vec![0; len], Remembered::new(), Vec::new());
         let _flushed = flush_denormals();
         for (index, device) in federation.devices().enumerate() {
-            let mut worker = Recorded { worker: trainer.worker(), local: Vec::new() };
-            let memory = add_task(&key, &federation, &task(device), &mut worker, &mut alone).unwrap();
+            let mut worker = trainer.worker();
+            let memory = add_task(&key, &federation, &task(device), &mut *worker, &mut alone).unwrap();
             memories.extend(memory.map(|memory| (index, memory)));
-            locals.push(worker.local);
+            let examples = federation.examples(device);
+            let local =
+                LocalTask { params: params.as_slice(), sent: &sent, examples: &examples, plan: &plan };
+            let mut stream = update_stream(&key, stream_key(federation.id(device)));
+            let answer = worker.update(&local, &mut AlgorithmState::default(), &mut stream).unwrap();
+            locals.push(answer[..params.len()].to_vec());
         }
         let trained: Vec<TrainedTask<'_>> = federation
             .devices()

@@ -2,13 +2,14 @@
 // are [example][channel][row][column]. A layer L defines
 //   C, H, W, O        channels and size of the input, channels of the output
 //   SIDE, PAD, STRIDE the filters, [O][C][SIDE][SIDE]
+//   POOL              side of the windows of the pooling, 1 for none
 //   PH, PW, QH, QW    size of the convolution, and after pooling
 //   FILTERS, BIAS     places in the parameters (BIAS = −1: none)
 //   X, Z, DZ, DX      places of the maps and their slopes in the arena
 //   WINNERS           bytes: which of the four pixels is the largest; 255 if the ReLU is flat
 //   WIDE              slopes before pooling, if POOL = 2
 //   SPLITS, PARTS     parts of the gradient's sum, and their place
-//   RELU, CUT         z has passed a ReLU; x has, and so do its slopes
+//   RELU, CUT         z has passed a ReLU; x has, so that its slopes are zero where x is
 
 /// A position of the convolution. If POOL = 2, the four pixels of a cell are adjacent.
 template <class L>

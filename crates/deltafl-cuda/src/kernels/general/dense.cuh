@@ -1,11 +1,11 @@
-// A full layer: z = x Wᵀ + b, with ReLU if RELU. A layer L defines
+// A full layer: z = x Wᵀ + b, with ReLU if RELU, which keeps NaN. A layer L defines
 //   ROWS, I, O           rows of x (examples, or examples of all time steps), inputs, outputs
 //   TRANSPOSED           W is stored as I × O
 //   W, BIAS              places of W and b (−1: none) in the parameters
 //   X, Z, DZ, DX         places of x, z and their slopes in the arena
 //   TILE                 rows of a tile of W's gradient
 //   BIAS_DZ, BIAS_ROWS   the slopes whose sum is that of b
-//   CUT                  x comes from a ReLU, and so do its slopes
+//   CUT                  x has passed a ReLU: its slopes are zero where x is
 
 template <class L>
 struct DenseForward {
@@ -27,7 +27,7 @@ __device__ void dense_forward(const Wave& wave) {
   float* z = device.arena + L::Z;
   Product<DenseForward<L>>::each(op, blockIdx.x, 0, L::I, [&](int m, int n, float v) {
     if (L::BIAS >= 0) v += __ldg(device.w + L::BIAS + n);
-    z[m * L::O + n] = L::RELU ? fmaxf(v, 0.f) : v;
+    z[m * L::O + n] = L::RELU && v < 0.f ? 0.f : v;
   });
 }
 

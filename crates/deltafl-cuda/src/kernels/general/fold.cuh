@@ -4,6 +4,7 @@
 // slopes. A block processes CHANNELS channels of EACH examples. A plan P defines
 //   CHANNELS, EACH    channels and examples of a block
 //   WR, WC, MT, NT    warps along the outputs and the entries of filters, and 16×8 tiles of a warp
+//   SHARED            bytes of shared memory
 
 template <class L, class P>
 __device__ void fold_backward(const Wave& wave) {
@@ -11,7 +12,8 @@ __device__ void fold_backward(const Wave& wave) {
   constexpr int THREADS = 32 * P::WR * P::WC, K = (L::O + 7) / 8 * 8, N = P::CHANNELS * TAPS, GROUPS = (L::C + P::CHANNELS - 1) / P::CHANNELS;
   // Entries of fragments are in different banks: [filter][position], [filter][entry], [entry][position].
   constexpr int BM = P::WR * P::MT * 16, ROWS = (POSITIONS + 15) / 16 * 16, COLUMNS = (N + 7) / 8 * 8;
-  constexpr int A_PITCH = (ROWS + 15) / 16 * 16 + 8, B_PITCH = (COLUMNS + 15) / 16 * 16 + 8, C_PITCH = ROWS + 4;
+  constexpr int A_PITCH = ROWS + 8, B_PITCH = (COLUMNS + 15) / 16 * 16 + 8, C_PITCH = ROWS + 4;
+  static_assert(4 * (K * (A_PITCH + B_PITCH) + N * C_PITCH) <= P::SHARED, "the plan reserves the shared memory");
   const Device device(wave);
   if (device.now.size == 0) return;
   float *left = (float*)conv_memory, *right = left + K * A_PITCH, *parts = right + K * B_PITCH;
@@ -67,7 +69,7 @@ __device__ void fold_backward(const Wave& wave) {
           u32 ah[4], al[4];
 #pragma unroll
           for (int e = 0; e < 4; e++) tf32_parts(left[(k + t + (e >> 1) * 4) * A_PITCH + m0 + i * 16 + g + (e & 1) * 8], ah[e], al[e]);
-          multiply_and_add(sums[i], ah, al, bh, bl, (COLUMNS / 8 - wn + P::WC - 1) / P::WC);
+          add_tf32_products(sums[i], ah, al, bh, bl, (COLUMNS / 8 - wn + P::WC - 1) / P::WC);
         }
       }
 #pragma unroll

@@ -151,8 +151,8 @@ template <class P, int COLUMNS, int TAPS, int CHUNKS, bool TRANSPOSED>
 struct HalfProduct {
   static constexpr int STEPS = (TAPS * CHUNKS + 1) / 2, DEPTH = 2, STAGES = 3, PADDED = (STEPS + DEPTH - 1) / DEPTH * DEPTH;
   static constexpr int BN = P::WC * P::NT * 8, TILES_N = (COLUMNS + BN - 1) / BN, TILES = (COLUMNS + 7) / 8;
-  static constexpr int PIECES = DEPTH * BN * 4, COPIES = (PIECES + 255) / 256; // of 16 bytes in a stage, and of a thread
-  static constexpr int STAGE = 16 * PIECES, BYTES = STAGES * STAGE + 16 * PADDED;
+  static constexpr int STAGE_COPIES = DEPTH * BN * 4, COPIES = (STAGE_COPIES + 255) / 256; // of 16 bytes: of a block, and of a thread
+  static constexpr int STAGE = 16 * STAGE_COPIES, BYTES = STAGES * STAGE + 16 * PADDED; // of a stage, and of stages and offsets
   static_assert(P::WR * P::WC == 8, "256 threads");
 
   /// `origin(low, i)` returns the offset of 16 bytes of the filters at the first chunk, −1 for zeros,
@@ -176,7 +176,7 @@ struct HalfProduct {
 #pragma unroll
       for (int k = 0; k < COPIES; k++) {
         const int i = tid + 256 * k, q = 2 * (step + i / (4 * BN)) + (i / BN & 1);
-        if (PIECES % 256 && i >= PIECES) break;
+        if (STAGE_COPIES % 256 && i >= STAGE_COPIES) break;
         const bool is_zero = origins[k] < 0 || (TAPS * CHUNKS < 2 * PADDED && q >= TAPS * CHUNKS);
         copy_async_or_zero<4>(to + 4096 * k, is_zero ? nullptr : (const float*)(filters + (origins[k] + shifts[q])), (const float*)filters);
       }
@@ -261,6 +261,7 @@ __device__ void halves_forward(const Wave& wave) {
   typedef HalfProduct<P, L::O, S::TAPS, Row::CHUNKS, false> Product_;
   const Device device(wave);
   if (device.now.size == 0) return;
+  static_assert(P::IMAGES * Maps::BYTES + Product_::BYTES <= P::SHARED, "the plan reserves the shared memory");
   u8 *slab = (u8*)conv_memory, *memory = slab + P::IMAGES * Maps::BYTES;
   const SlabRows<P, S::POSITIONS> rows(blockIdx.x / Product_::TILES_N);
   if (L::PAD) {
@@ -309,6 +310,7 @@ __device__ void halves_backward(const Wave& wave) {
   typedef SlopeSlab<L> Slab;
   typedef HalfProduct<P, L::C, S::TAPS, Row::CHUNKS, true> Product_;
   constexpr int LINE = line_bytes(Slab::WIDE, Row::PITCH, L::W), IMAGE = (L::H + L::SIDE - 1) * LINE, BYTES = P::IMAGES * IMAGE + Slab::LEFT * Row::PITCH;
+  static_assert(BYTES + Product_::BYTES <= P::SHARED, "the plan reserves the shared memory");
   const Device device(wave);
   if (device.now.size == 0) return;
   u8 *slab = (u8*)conv_memory, *memory = slab + BYTES;
@@ -331,10 +333,12 @@ __device__ void halves_backward(const Wave& wave) {
     int example, m;
     return rows.decode(row, example, m) ? example * IMAGE + m / L::W * LINE + m % L::W * Row::PITCH : 0;
   };
-  // Lines of taps from those at which the slopes of the last input line end.
+  // The lines of taps at which 16 rows meet slopes. Maps with fewer than 16 positions use all lines:
+  // their last 16 rows may belong to several examples.
   const auto needs = [&](int row) {
     int example, m, last_example, last;
     if (!rows.decode(row, example, m)) return 0u;
+    if (S::MAP < 16) return ~0u;
     if (!rows.decode(row + 15, last_example, last)) last = S::MAP - 1, last_example = example;
     if (example != last_example) return ~0u;
     const int from = max(m / L::W + L::PAD - Slab::HEIGHT + 1, 0), to = min(last / L::W + L::PAD, L::SIDE - 1);
@@ -362,6 +366,7 @@ __device__ void halves_backward(const Wave& wave) {
 ///   WR, WC, MT, NT    as in `slab.cuh`; tiles of columns alternate among the warps
 ///   PARTS             parts of the columns
 ///   SPLITS            parts of the sum
+///   SHARED            bytes of shared memory
 template <class L, class P>
 __device__ void halves_gradient(const Wave& wave) {
   typedef HalfSizes<L> S;
@@ -370,6 +375,7 @@ __device__ void halves_gradient(const Wave& wave) {
   typedef HalfMaps<L, S::WIDTH> Maps;
   constexpr int STEPS = (S::POSITIONS + 15) / 16, ROWS = 16 * P::WR * P::MT, TILES = S::TAPS * Row::CHUNKS, OF_PART = (TILES + P::PARTS - 1) / P::PARTS;
   constexpr int BLOCKS = (L::O + ROWS - 1) / ROWS * P::PARTS, EACH = (BATCH + P::SPLITS - 1) / P::SPLITS;
+  static_assert(Maps::BYTES + 16 * STEPS * (Left::PITCH + 4) + 4 * S::MAP <= P::SHARED, "the plan reserves the shared memory");
   const Device device(wave);
   if (device.now.size == 0) return;
   if (blockIdx.x >= BLOCKS * P::SPLITS) return conv_biases<L>(device, blockIdx.x - BLOCKS * P::SPLITS);

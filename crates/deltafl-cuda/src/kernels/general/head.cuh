@@ -1,7 +1,7 @@
 // The loss. A layer L defines CLASSES, Z (logits) and DZ (their slopes). With one class the loss is
 // that of logistic regression.
 
-/// A warp per example. Returns the loss, and whether the first largest logit is of another class.
+/// The logits of an example, which a warp processes.
 template <class L>
 struct Logits {
   const float* z;
@@ -13,6 +13,7 @@ struct Logits {
     return warp_max(m);
   }
 
+  /// Writes scale·(softmax(z) − 1[c = y]).
   __device__ void residuals(float* dz, u32 label, float scale) const {
     if (L::CLASSES == 1) {
       if (lane == 0) dz[0] = scale * (sigmoid(z[0]) - (float)label);
@@ -25,6 +26,7 @@ struct Logits {
     for (int c = lane; c < L::CLASSES; c += 32) dz[c] = expf(z[c] - m) * factor - (c == label ? scale : 0.f);
   }
 
+  /// Returns the loss, and whether the first largest logit is of another class.
   __device__ double loss(u32 label, bool& wrong) const {
     if (L::CLASSES == 1) {
       const double logit = z[0], y = label;

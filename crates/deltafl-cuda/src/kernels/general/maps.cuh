@@ -1,6 +1,6 @@
 // Layers without matrix products: activations, pooling, normalisation, residual connections, and
 // changes of layout. Places X, Z, DX and DZ are as in the other layers. CUT: x has passed a ReLU,
-// and so do its slopes.
+// so that its slopes are zero where x is.
 
 /// Calls `use(i)` for i in 0 … LEN − 1, with all threads of a device.
 template <int LEN, class Use>

@@ -1,7 +1,7 @@
 // Matrix products in near fp32 on tensor cores, for operands of any magnitude. A number is the sum
 // of two tf32 numbers. Of the four products of two such numbers, the smallest is omitted. Tensor
 // cores round sums towards zero, so sums of many products are added in fp32: after every DEPTH
-// products in `Product`, and after every 8 in `multiply_and_add`.
+// products in `Product`, and after every 8 in `add_tf32_products`.
 
 /// The first part is x without the bits that tensor cores ignore, so that the rest is exact. Tensor
 /// cores ignore the same bits of the rest. Conversions to the nearest tf32 number take longer than the
@@ -20,7 +20,7 @@ __device__ __forceinline__ void multiply_tf32(float (&c)[4], const u32 (&a)[4], 
 
 /// Computes sums += a b for a tile a and the first `count` of N tiles b, with fp32 additions to `sums`.
 template <int N>
-__device__ __forceinline__ void multiply_and_add(float (&sums)[N][4], const u32 (&ah)[4], const u32 (&al)[4], const u32 (&bh)[N][2], const u32 (&bl)[N][2], int count = N) {
+__device__ __forceinline__ void add_tf32_products(float (&sums)[N][4], const u32 (&ah)[4], const u32 (&al)[4], const u32 (&bh)[N][2], const u32 (&bl)[N][2], int count = N) {
   float parts[N][4] = {};
 #pragma unroll
   for (int j = 0; j < N; j++)

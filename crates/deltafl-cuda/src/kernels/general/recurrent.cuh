@@ -15,7 +15,7 @@ constexpr int EXAMPLES = 16, CELL_UNITS = 16;
 
 template <int GATES, class L>
 struct CellShape {
-  static constexpr int H = L::H, UNITS = CELL_UNITS, TILES = (H + UNITS - 1) / UNITS, ROW_TILES = (BATCH + EXAMPLES - 1) / EXAMPLES;
+  static constexpr int H = L::H, UNITS = CELL_UNITS, TILES = (H + UNITS - 1) / UNITS;
   // Forward: a warp per 8 gates and part of the states. Backward: per 8 units and part of the slopes.
   static constexpr int STRIPS = GATES * UNITS / 8, FORWARD_PARTS = smaller((H + 63) / 64, 24 / STRIPS);
   static constexpr int FORWARD_EACH = (H + 16 * FORWARD_PARTS - 1) / (16 * FORWARD_PARTS) * 16;

@@ -4,6 +4,8 @@
 //   UNITS, BLOCKS         units of a block, and blocks of a cluster
 //   FORWARD_KEPT,
 //   BACKWARD_KEPT         chunks of 16 rows of W_hh in registers; the others are in shared memory
+//   FORWARD_SHARED,
+//   BACKWARD_SHARED       bytes of shared memory
 // Forward, a warp computes all gates of eight units, so that the gates of a unit and example are in
 // one thread. The states of the last time step are in the shared memory of every block,
 // [block][example][unit], and a block sends its part to the others. Backward, a block multiplies the
@@ -23,6 +25,10 @@ struct Resident {
   // Backward: slopes of the own gates, and of the states of each block.
   static constexpr int BACKWARD_CHUNKS = GATES * WIDE / 16, SLOPE_PITCH = pitch(GATES * WIDE), SLOPES = EXAMPLES * SLOPE_PITCH;
   static constexpr int BACKWARD_PITCH = (UNITS + 7) / 16 * 16 + 8, BACKWARD_PART = ROWS * BACKWARD_PITCH;
+  // Chunks of W_hh: GATES tiles forward, and a tile per block backward.
+  static constexpr int FORWARD_BYTES = 8 * BLOCKS * FORWARD_PART + 16 * THREADS * GATES * (FORWARD_CHUNKS - L::FORWARD_KEPT);
+  static constexpr int BACKWARD_BYTES = 4 * SLOPES + 16 * BLOCKS * BACKWARD_PART + 16 * THREADS * BLOCKS * (BACKWARD_CHUNKS - L::BACKWARD_KEPT);
+  static_assert(FORWARD_BYTES <= L::FORWARD_SHARED && BACKWARD_BYTES <= L::BACKWARD_SHARED, "the plan reserves the shared memory");
 };
 
 /// The scale of states.

@@ -3,6 +3,7 @@
 // as zeros. Layers are those of `conv.cuh`. A plan P defines
 //   WR, WC, MT, NT    warps along the rows and columns, and 16×8 tiles of a warp
 //   IMAGES, PIECES    examples of a block, or blocks of an example
+//   SHARED            bytes of shared memory
 
 extern __shared__ float4 conv_memory[];
 
@@ -15,7 +16,7 @@ template <class P, int N, int K>
 struct SlabProduct {
   static constexpr int DEPTH = 32, STAGES = 3, PITCH = DEPTH + 4, BN = P::WC * P::NT * 8, THREADS = 32 * P::WR * P::WC;
   static constexpr int STAGE = BN * PITCH, PADDED = (K + DEPTH - 1) / DEPTH * DEPTH, EACH = BN * DEPTH / THREADS;
-  static constexpr int ROWS = P::WR * P::MT * 16, TILES_N = (N + BN - 1) / BN;
+  static constexpr int TILES_N = (N + BN - 1) / BN;
   static constexpr int FLOATS = STAGES * STAGE + PADDED; // of the stages and offsets
 
   /// `base(row)` returns the offset of a row, `b(k, n)` the address of an entry of the right operand.
@@ -71,7 +72,7 @@ struct SlabProduct {
           u32 ah[4], al[4];
 #pragma unroll
           for (int e = 0; e < 4; e++) tf32_parts(slab[rows[i][e & 1] + (e >> 1 ? at.y : at.x)], ah[e], al[e]);
-          multiply_and_add(sums[i], ah, al, bh, bl);
+          add_tf32_products(sums[i], ah, al, bh, bl);
         }
       }
       stage = stage == STAGES - 1 ? 0 : stage + 1;
@@ -86,7 +87,7 @@ struct SlabProduct {
 /// The rows of a block: positions of whole examples, or a piece of one.
 template <class P, int POSITIONS>
 struct SlabRows {
-  static constexpr int PIECE = ((POSITIONS + P::PIECES - 1) / P::PIECES + 15) / 16 * 16, EXAMPLES_BLOCKS = (BATCH + P::IMAGES - 1) / P::IMAGES * P::PIECES;
+  static constexpr int PIECE = ((POSITIONS + P::PIECES - 1) / P::PIECES + 15) / 16 * 16;
   int first_example, first_position;
   __device__ SlabRows(int block) : first_example(block / P::PIECES * P::IMAGES), first_position(block % P::PIECES * PIECE) {}
   /// The example in the slab, the position, and whether there is such a row.
@@ -104,17 +105,17 @@ struct SlabRows {
 template <class L>
 struct InputSlab {
   static constexpr int TALL = L::H + 2 * L::PAD, WIDE = L::W + 2 * L::PAD, MAP = TALL * WIDE;
-  template <int EXAMPLES_, int THREADS>
+  template <int IMAGES, int THREADS>
   static __device__ void fill(float* slab, const float* x, int first) {
     constexpr int LEN = L::C * MAP;
     if (!L::PAD && LEN % 4 == 0) {
-      for (int i = threadIdx.x; i < EXAMPLES_ * LEN / 4; i += THREADS) {
+      for (int i = threadIdx.x; i < IMAGES * LEN / 4; i += THREADS) {
         const bool inside = first + 4 * i / LEN < BATCH;
         copy_async_or_zero<4>(shared_address(slab + 4 * i), inside ? x + (size_t)first * LEN + 4 * i : nullptr, x);
       }
       return;
     }
-    for (int i = threadIdx.x; i < EXAMPLES_ * L::C * MAP; i += THREADS) {
+    for (int i = threadIdx.x; i < IMAGES * L::C * MAP; i += THREADS) {
       const int map = i / MAP, y = i % MAP / WIDE - L::PAD, x_ = i % WIDE - L::PAD;
       const bool inside = first + map / L::C < BATCH && (!L::PAD || (y >= 0 && y < L::H && x_ >= 0 && x_ < L::W));
       copy_async_or_zero(shared_address(slab + i), inside ? x + (size_t)(first * L::C + map) * (L::H * L::W) + y * L::W + x_ : nullptr, x);
@@ -129,7 +130,9 @@ __device__ void slab_forward(const Wave& wave) {
   typedef InputSlab<L> Slab;
   const Device device(wave);
   if (device.now.size == 0) return;
-  float *slab = (float*)conv_memory, *memory = slab + (P::IMAGES * L::C * Slab::MAP + 3) / 4 * 4;
+  constexpr int LEN = (P::IMAGES * L::C * Slab::MAP + 3) / 4 * 4;
+  static_assert(4 * (LEN + Product_::FLOATS) <= P::SHARED, "the plan reserves the shared memory");
+  float *slab = (float*)conv_memory, *memory = slab + LEN;
   const SlabRows<P, POSITIONS> rows(blockIdx.x / Product_::TILES_N);
   Slab::template fill<P::IMAGES, Product_::THREADS>(slab, device.arena + L::X, rows.first_example);
   int* offsets = (int*)(memory + Product_::STAGES * Product_::STAGE);
@@ -170,7 +173,7 @@ struct SlopeSlab {
   static constexpr int MAP = TALL * WIDE, FIRST = LEFT * WIDE + LEFT, LEN = L::O * MAP + FIRST;
 };
 
-/// The slopes of the input map, an example per block.
+/// The slopes of the input map.
 template <class L, class P>
 __device__ void slab_backward(const Wave& wave) {
   constexpr int TAPS = L::SIDE * L::SIDE, K = L::O * TAPS, CELLS = L::QH * L::QW, POSITIONS = L::H * L::W;
@@ -179,6 +182,7 @@ __device__ void slab_backward(const Wave& wave) {
   const Device device(wave);
   if (device.now.size == 0) return;
   constexpr int LEN = (Slab::LEN + 3) / 4 * 4;
+  static_assert(4 * (P::IMAGES * LEN + Product_::FLOATS) <= P::SHARED, "the plan reserves the shared memory");
   float *slab = (float*)conv_memory, *memory = slab + P::IMAGES * LEN;
   const SlabRows<P, POSITIONS> rows(blockIdx.x / Product_::TILES_N);
   for (int i = threadIdx.x; i < P::IMAGES * LEN / 4; i += Product_::THREADS) conv_memory[i] = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -229,6 +233,7 @@ __device__ void slab_gradient(const Wave& wave) {
   constexpr int PIECES = (HEIGHT + P::LINES - 1) / P::LINES, UNITS = BATCH * PIECES, EACH = (UNITS + P::SPLITS - 1) / P::SPLITS;
   constexpr int WIDE = L::W + 2 * L::PAD, TALL = (P::LINES - 1) * L::STRIDE + L::SIDE, SPAN = (BN - 2) / TAPS + 2, CHANNELS = SPAN < L::C ? SPAN : L::C;
   constexpr int MAP = TALL * WIDE, MAPS = CHANNELS * MAP + WIDE * L::STRIDE + 8;
+  static_assert(4 * (BM * PITCH + (MAPS + 3) / 4 * 4 + PADDED) <= P::SHARED, "the plan reserves the shared memory");
   const Device device(wave);
   if (device.now.size == 0) return;
   const u8* winners = (const u8*)(device.arena + L::WINNERS);

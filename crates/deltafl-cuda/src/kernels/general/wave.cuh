@@ -2,8 +2,11 @@
 //
 // The program that includes this file defines
 //   BATCH     examples of a device and step        TRAINS   false in a forward pass
-//   WORKING   floats of a device's parameters      ARENA    floats of its activations and slopes
-//   LABELS    place of the labels in the arena     TEXT     inputs are windows of a text
+//   PARAMS    parameters of the model              WORKING  the same in working form (`params.cuh`)
+//   ARENA     floats of a device's activations and slopes
+//   LABELS    place of the labels in the arena
+//   TEXT      length of the windows of a text, 0 for other inputs
+//   CLUSTERS  whether the GPU has clusters of blocks
 // and a struct of sizes and places per layer. blockIdx.y is the device. Every sum has an order that
 // depends on the sizes of the layer only, so the bits depend neither on the cohort nor on the wave.
 
@@ -15,6 +18,8 @@ struct Now {
   float rate, keep, pull;
   u32 unused;
 };
+
+static_assert(sizeof(Now) == 32, "the layout of the host");
 
 /// The arguments of all kernels.
 struct Wave {
@@ -31,6 +36,7 @@ struct Wave {
   double* losses;
   u32* errors;
 };
+static_assert(sizeof(Wave) == 112, "the layout of the host");
 
 /// A device of the wave.
 struct Device {
@@ -58,7 +64,6 @@ struct Device {
 __device__ __forceinline__ Now begin(const Wave& wave) {
   Now now = {};
   if (blockIdx.y >= wave.step[1]) { // a grid may have more rows than there are devices
-    now.size = 0;
     if (blockIdx.x == 0 && threadIdx.x == 0) wave.now[blockIdx.y] = now;
     return now;
   }

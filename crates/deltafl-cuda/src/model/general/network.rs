@@ -147,10 +147,26 @@ impl Convolution {
         [height, width].map(|side| (side + 2 * self.padding - self.side) / self.stride + 1)
     }
 
+    /// Returns the side of the windows of the pooling, 1 without pooling.
+    pub(crate) fn pool_side(&self) -> usize {
+        if self.pool { 2 } else { 1 }
+    }
+
+    /// Returns the height and width of the convolution without a last odd line or column, which the
+    /// pooling omits.
+    pub(crate) fn used_size(&self) -> [usize; 2] {
+        self.size().map(|side| side / self.pool_side() * self.pool_side())
+    }
+
     /// Returns channels, height and width of the output.
     pub(crate) fn output(&self) -> [usize; 3] {
-        let [height, width] = self.size().map(|side| if self.pool { side / 2 } else { side });
+        let [height, width] = self.size().map(|side| side / self.pool_side());
         [self.filters, height, width]
+    }
+
+    /// Returns the number of entries of a filter in one channel.
+    pub(crate) fn taps(&self) -> usize {
+        self.side * self.side
     }
 }
 

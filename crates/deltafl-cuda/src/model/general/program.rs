@@ -13,8 +13,18 @@ mod recurrent;
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
 
+/// The most floats of a device's parameters, and of its activations: kernels index them by `int`.
+const MOST_FLOATS: usize = i32::MAX as usize;
+/// The most entries of a map of an example in `conv.cuh`, where an `int` contains an index and a tap.
+const MOST_MAP_ENTRIES: usize = 1 << 25;
+
 /// The sequences of launches of a step.
 pub(crate) const SEQUENCES: usize = 4;
+
+/// The kinds of activations, as in `maps.cuh`.
+const RELU: usize = 0;
+const TANH: usize = 1;
+const GELU: usize = 2;
 
 /// A launch of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +57,8 @@ pub(crate) struct Program {
     pub(crate) working: usize,
     /// Floats of a device's activations and slopes.
     pub(crate) arena: usize,
+    /// Entries of the largest map of an example in `conv.cuh`.
+    largest_map: usize,
 }
 
 /// A tensor of the parameters: places in flat order and in working form.
@@ -80,6 +92,7 @@ struct Builder {
     flat: usize,
     working: usize,
     arena: usize,
+    largest_map: usize,
     forward: Vec<Launch>,
     /// The launches of each layer's backward pass.
     backward: Vec<Vec<Launch>>,
@@ -106,6 +119,7 @@ impl Program {
             flat: 0,
             working: 0,
             arena: 0,
+            largest_map: 0,
             forward: Vec::new(),
             backward: Vec::new(),
             kernels: 0,
@@ -118,6 +132,19 @@ impl Program {
         }
         builder.head(network.logits, x);
         builder.finish(network, labels)
+    }
+
+    /// Returns the limit of the kernels that the program exceeds, if there is one.
+    pub(crate) fn exceeded_limit(&self) -> Option<String> {
+        let floats = self.arena.max(self.working);
+        if floats > MOST_FLOATS {
+            return Some(format!(
+                "a device needs {floats} floats, and the kernels take at most {MOST_FLOATS}"
+            ));
+        }
+        let entries = self.largest_map;
+        (entries > MOST_MAP_ENTRIES)
+            .then(|| format!("a map has {entries} entries, and the kernels take at most {MOST_MAP_ENTRIES}"))
     }
 }
 
@@ -143,7 +170,7 @@ impl Builder {
         at
     }
 
-    /// Adds the sizes and places of a layer and returns its name.
+    /// Adds the sizes and places of a layer, or those of a plan, and returns their name.
     fn sizes(&mut self, sizes: &[(&str, i64)]) -> String {
         let name = format!("Layer{}", self.text.matches("struct Layer").count());
         let list: Vec<String> = sizes.iter().map(|(name, value)| format!("{name} = {value}")).collect();
@@ -203,9 +230,9 @@ impl Builder {
                 self.table(x.rows, symbols, Some((table, rows)), dim, [None, padding])
             }
             Layer::Recurrent(recurrent) => self.recurrent(recurrent, x, symbols),
-            Layer::Relu => self.activation(0, x),
-            Layer::Tanh => self.activation(1, x),
-            Layer::Gelu => self.activation(2, x),
+            Layer::Relu => self.activation(RELU, x),
+            Layer::Tanh => self.activation(TANH, x),
+            Layer::Gelu => self.activation(GELU, x),
             Layer::Pool(pool) => self.pool(pool, x),
             Layer::Norm(norm) => self.norm(norm, x),
             Layer::Residual(ref layers) => self.residual(layers, x, symbols),
@@ -228,29 +255,27 @@ impl Builder {
         let rows = self.batch * x.rows;
         let (at, slopes) = (self.place(rows * outputs), self.slopes(rows * outputs));
         let z = Activation { at, width: outputs, rows: x.rows, slopes, cut: relu };
-        self.dense_between(x, z, [weights].into_iter().chain(bias), relu, transposed);
+        self.dense_between(x, z, weights, bias, relu, transposed);
         z
     }
 
-    /// Adds a full layer between two activations. The places are those of the matrix and the
-    /// biases, if it has any.
+    /// Adds a full layer between two activations, with the places of its matrix and its biases.
     fn dense_between(
         &mut self,
         x: Activation,
         z: Activation,
-        places: impl IntoIterator<Item = usize>,
+        weights: usize,
+        bias: Option<usize>,
         relu: bool,
         transposed: bool,
     ) {
         let (rows, outputs) = (self.batch * x.rows, z.width);
-        let mut places = places.into_iter();
-        let (weights, bias) = (places.next(), places.next());
         let (m, n) = if transposed { (x.width, outputs) } else { (outputs, x.width) };
         let layer = self.sizes(&[
             ("ROWS", rows as i64),
             ("I", x.width as i64),
             ("O", outputs as i64),
-            ("W", or_none(weights)),
+            ("W", weights as i64),
             ("BIAS", or_none(bias)),
             ("X", x.at as i64),
             ("Z", z.at as i64),
@@ -338,6 +363,7 @@ impl Builder {
             flat: self.flat,
             working: self.working,
             arena: self.arena,
+            largest_map: self.largest_map,
         }
     }
 
@@ -368,4 +394,35 @@ fn gradient_tile(m: usize) -> usize {
 /// Returns a place, or −1 for none.
 fn or_none(place: Option<usize>) -> i64 {
     place.map_or(-1, |place| place as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::network::Convolution;
+    use super::*;
+
+    #[test]
+    fn programs_that_exceed_a_limit_of_the_kernels_are_found() {
+        let dense = |dim| Network {
+            input: NetworkInput::Dense { dim },
+            layers: vec![Layer::Dense { outputs: 1, bias: true, relu: false, transposed: false }],
+            logits: 1,
+        };
+        let limit = |network: &Network, batch| Program::new(network, batch, true, true).exceeded_limit();
+        assert_eq!(limit(&dense(1 << 20), 2000), None);
+        assert!(limit(&dense(1 << 20), 2048).is_some_and(|limit| limit.contains("floats")));
+        let side = 6000;
+        let convolution = Convolution {
+            input: [1, side, side],
+            filters: 1,
+            side: 3,
+            padding: 1,
+            stride: 1,
+            bias: true,
+            relu: true,
+            pool: false,
+        };
+        let network = Network { layers: vec![Layer::Convolution(convolution)], ..dense(side * side) };
+        assert!(limit(&network, 1).is_some_and(|limit| limit.contains("map")));
+    }
 }

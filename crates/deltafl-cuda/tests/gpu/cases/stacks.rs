@@ -58,6 +58,8 @@ pub(super) fn cases() -> Vec<NamedCase> {
         vec![Layer::WordVectors, dense(8), Layer::Gru { hidden: 64 }, Layer::Last { padding: true }];
     // Maps that do not fit into shared memory.
     let large = vec![conv(48, 3, 0), Layer::Relu, conv(6, 3, 0), Layer::Relu, halved(), Layer::Flatten];
+    // Maps of nine positions, of several examples per block.
+    let small = vec![conv(8, 3, 1), Layer::Relu, conv(12, 3, 1), Layer::Tanh, conv(9, 3, 0), Layer::Flatten];
     let pooled = vec![conv(7, 3, 0), Layer::MaxPool { size: 3, stride: 2 }, Layer::Relu, Layer::Flatten];
     let normal = vec![
         dense(40),
@@ -69,6 +71,7 @@ pub(super) fn cases() -> Vec<NamedCase> {
     vec![
         case!("stack of colour images", images(3 * 24 * 24, 7), network(12, 20), 16, 0.1).loose(),
         case!("stack of large maps", images(3 * 26 * 26, 5), stack(large), 8, 0.05).loose(),
+        case!("stack of small maps", tables(3 * 9, 4), stack(small), 10, 0.05).loose(),
         case!("stack with residuals", tables(256, 4), stack(residual), 10, 0.05).loose(),
         case!("stack with other pools", tables(3 * 81, 4), stack(pooled), 20, 0.05).loose(),
         case!("stack with norms", tables(30, 4), stack(normal), 16, 0.05).loose(),

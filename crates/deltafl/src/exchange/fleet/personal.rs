@@ -84,19 +84,7 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
         let mut sums = vec![vec![0; UpdateCode::len(params.len())]; owners.len()];
         let task = |(sum, owner): (usize, &Option<TrainIndex>)| {
             let device = self.train[owner.as_ref()?.place()];
-            let (sent, own, weight) = (&[][..], None, 1.0);
-            Some(UpdateTask {
-                device,
-                params,
-                sent,
-                own,
-                plan,
-                weight,
-                report: None,
-                personal: None,
-                noise: None,
-                sum,
-            })
+            Some(UpdateTask { sum, ..UpdateTask::new(device, 1.0, params, plan) })
         };
         let tasks: Vec<UpdateTask<'_>> = owners.iter().enumerate().filter_map(task).collect();
         // Every process computes all updates.

@@ -101,6 +101,7 @@ impl Tiles {
             ("NT", self.tiles[1] as i64),
             ("IMAGES", self.images as i64),
             ("PIECES", self.pieces as i64),
+            ("SHARED", self.shared as i64),
         ]
     }
 }
@@ -126,13 +127,11 @@ impl Slabs {
     fn new(convolution: &Convolution, batch: usize, needs_slopes: bool, memory: usize) -> Option<Self> {
         let [channels, height, width] = convolution.input;
         let (side, padding, stride) = (convolution.side, convolution.padding, convolution.stride);
-        let [filters, rows, columns] = convolution.output();
+        let (filters, taps, [tall, wide]) =
+            (convolution.filters, convolution.taps(), convolution.used_size());
         if padding >= side {
             return None;
         }
-        let pool = if convolution.pool { 2 } else { 1 };
-        let taps = side * side;
-        let (tall, wide) = (pool * rows, pool * columns);
         let input = 4 * channels * (height + 2 * padding) * (width + 2 * padding);
         let forward = Tiles::of_slab(batch, [tall * wide, filters, channels * taps], input, memory)?;
         // As `SlopeSlab`.
@@ -165,9 +164,10 @@ impl Slabs {
         piece: usize,
         memory: usize,
     ) -> Option<(Tiles, usize, usize)> {
-        let ([channels, _, width], [filters, rows, columns]) = (convolution.input, convolution.output());
-        let (side, pool) = (convolution.side, if convolution.pool { 2 } else { 1 });
-        let (taps, tall, wide) = (side * side, pool * rows, pool * columns);
+        let ([channels, _, width], side, pool) =
+            (convolution.input, convolution.side, convolution.pool_side());
+        let (filters, taps, [tall, wide]) =
+            (convolution.filters, convolution.taps(), convolution.used_size());
         // Equal pieces of at most so many positions.
         let most = (piece / (pool * wide)).max(1) * pool;
         let pieces = tall.div_ceil(most);
@@ -213,10 +213,9 @@ struct Fold {
 impl Fold {
     /// Returns the fastest division, if one fits into shared memory.
     fn new(convolution: &Convolution, batch: usize, memory: usize) -> Option<Self> {
-        let ([all, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
-        let pool = if convolution.pool { 4 } else { 1 };
-        let positions = (pool * rows * columns).next_multiple_of(16);
-        let taps = convolution.side * convolution.side;
+        let ([all, height, width], [tall, wide]) = (convolution.input, convolution.used_size());
+        let (filters, taps) = (convolution.filters, convolution.taps());
+        let positions = (tall * wide).next_multiple_of(16);
         let mut best: Option<Self> = None;
         for channels in (1..=all).take_while(|&channels| channels <= 8) {
             let entries = channels * taps;
@@ -226,7 +225,7 @@ impl Fold {
             if shared > memory {
                 break;
             }
-            for warps in [[1, 8], [2, 4], [4, 2], [8, 1]] {
+            for warps in WARPS.into_iter().rev() {
                 let column_tiles = (wide / 8).div_ceil(warps[1]);
                 let passes = (positions / 16).div_ceil(warps[0] * (MOST_TILES / column_tiles).max(1));
                 let row_tiles = (positions / 16).div_ceil(warps[0] * passes);
@@ -264,8 +263,8 @@ impl Plan {
         if let Some(slabs) = Slabs::new(convolution, batch, needs_slopes, memory) {
             return Self::Slabs(slabs);
         }
-        let [_, rows, columns] = convolution.output();
-        let sum = batch * rows * columns * if convolution.pool { 4 } else { 1 };
+        let [tall, wide] = convolution.used_size();
+        let sum = batch * tall * wide;
         Self::Tiles(FEW_BLOCKS.div_ceil(gradient_tiles(convolution)).min(sum / SHORTEST_PART).max(1))
     }
 
@@ -283,17 +282,16 @@ impl Builder {
     pub(super) fn convolution(&mut self, convolution: Convolution, x: Activation) -> Activation {
         let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
         let ([tall, wide], batch, of_filter) =
-            (convolution.size(), self.batch, channels * convolution.side * convolution.side);
+            (convolution.size(), self.batch, channels * convolution.taps());
         let memory = SLAB_BYTES[usize::from(!self.clusters)];
         let plan = Plan::new(&convolution, batch, self.trains && x.slopes.is_some(), memory);
-        let by_tap = [convolution.side * convolution.side, channels];
+        let by_tap = [convolution.taps(), channels];
         let weights = self.tensor(filters * of_filter, matches!(plan, Plan::Halves(_)).then_some(by_tap));
         let bias = convolution.bias.then(|| self.tensor(filters, None));
         let cells = batch * filters * rows * columns;
         let (at, slopes) = (self.place(cells), self.slopes(cells));
-        let pool = if convolution.pool { 2 } else { 1 };
-        let winners = if self.trains && pool == 2 { self.place(cells.div_ceil(4)) } else { 0 };
-        let is_widened = self.trains && pool == 2 && matches!(plan, Plan::Tiles(_));
+        let winners = if self.trains && convolution.pool { self.place(cells.div_ceil(4)) } else { 0 };
+        let is_widened = self.trains && convolution.pool && matches!(plan, Plan::Tiles(_));
         let widened = is_widened.then(|| self.place(batch * filters * tall * wide));
         let splits = plan.splits();
         let parts = if self.trains && splits > 1 { self.place(splits * filters * of_filter) } else { 0 };
@@ -305,7 +303,7 @@ impl Builder {
             ("SIDE", convolution.side as i64),
             ("PAD", convolution.padding as i64),
             ("STRIDE", convolution.stride as i64),
-            ("POOL", pool as i64),
+            ("POOL", convolution.pool_side() as i64),
             ("PH", tall as i64),
             ("PW", wide as i64),
             ("QH", rows as i64),
@@ -375,17 +373,18 @@ impl Builder {
         bias_blocks: usize,
         splits: usize,
     ) -> Vec<Launch> {
-        let ([channels, height, width], [filters, rows, columns]) = (convolution.input, convolution.output());
-        let ([tall, wide], batch, pool) = (convolution.size(), self.batch, convolution.pool);
-        let sum = batch * rows * columns * if pool { 4 } else { 1 };
-        let blocks = sum.div_ceil(128) * filters.div_ceil(narrow(filters));
+        let ([channels, height, width], filters, batch) =
+            (convolution.input, convolution.filters, self.batch);
+        let ([tall, wide], [used_rows, used_columns]) = (convolution.size(), convolution.used_size());
+        self.largest_map = self.largest_map.max(channels * height * width).max(filters * tall * wide);
+        let blocks = (batch * used_rows * used_columns).div_ceil(128) * filters.div_ceil(narrow(filters));
         let forward = self.kernel(&format!("conv_forward<{layer}>(wave)"), blocks, THREADS);
         self.forward.push(forward);
         let mut backward = Vec::new();
         if !self.trains {
             return backward;
         }
-        if pool {
+        if convolution.pool {
             let blocks = (batch * filters * tall * wide).div_ceil(1024);
             backward.push(self.kernel(&format!("conv_widen<{layer}>(wave)"), blocks, THREADS));
         }
@@ -407,6 +406,7 @@ impl Builder {
             ("WC", fold.warps[1] as i64),
             ("MT", fold.tiles[0] as i64),
             ("NT", fold.tiles[1] as i64),
+            ("SHARED", fold.shared as i64),
         ]);
         let launch = self.kernel(&format!("fold_backward<{layer}, {plan}>(wave)"), fold.blocks, THREADS);
         Launch { shared: fold.shared as u32, ..launch }
@@ -436,6 +436,6 @@ fn narrow(columns: usize) -> usize {
 /// Returns the tiles of the gradient of the filters in `conv.cuh`.
 fn gradient_tiles(convolution: &Convolution) -> usize {
     let [channels, ..] = convolution.input;
-    let [filters, ..] = convolution.output();
-    filters.div_ceil(narrow(filters)) * (channels * convolution.side * convolution.side).div_ceil(64)
+    let filters = convolution.filters;
+    filters.div_ceil(narrow(filters)) * (channels * convolution.taps()).div_ceil(64)
 }

@@ -97,12 +97,11 @@ impl Halves {
     ) -> Option<Self> {
         let [channels, height, width] = convolution.input;
         let (side, padding, stride) = (convolution.side, convolution.padding, convolution.stride);
-        let [filters, rows, columns] = convolution.output();
+        let (filters, taps, [tall, wide]) =
+            (convolution.filters, convolution.taps(), convolution.used_size());
         if padding >= side || channels < FEWEST_CHANNELS {
             return None;
         }
-        let pool = if convolution.pool { 2 } else { 1 };
-        let (taps, tall, wide) = (side * side, pool * rows, pool * columns);
         let chunks = |channels: usize| taps * channels.div_ceil(8);
         let map = |next| (height + 2 * padding) * line(width + 2 * padding, pitch(channels), next);
         let next = if convolution.pool { 4 } else { wide };
@@ -143,7 +142,7 @@ impl HalfGradient {
         Self { warps, tiles, parts, splits, blocks: of_sum * splits, shared }
     }
 
-    fn sizes(&self) -> [(&'static str, i64); 6] {
+    fn sizes(&self) -> [(&'static str, i64); 7] {
         [
             ("WR", self.warps[0] as i64),
             ("WC", self.warps[1] as i64),
@@ -151,6 +150,7 @@ impl HalfGradient {
             ("NT", self.tiles[1] as i64),
             ("PARTS", self.parts as i64),
             ("SPLITS", self.splits as i64),
+            ("SHARED", self.shared as i64),
         ]
     }
 }
@@ -159,17 +159,14 @@ impl Builder {
     /// Reserves the operands of a layer and returns their places.
     pub(super) fn half_places(&mut self, convolution: &Convolution) -> [(&'static str, i64); 5] {
         let [channels, height, width] = convolution.input;
-        let [filters, rows, columns] = convolution.output();
-        let pool = if convolution.pool { 4 } else { 1 };
-        let batch = self.batch;
+        let (filters, [tall, wide], batch) = (convolution.filters, convolution.used_size(), self.batch);
         let maps = self.place(batch * height * width * row_floats(channels));
-        let places = self
-            .place(filters.next_multiple_of(8) * convolution.side * convolution.side * row_floats(channels));
-        let slopes = self.slopes(batch * pool * rows * columns * row_floats(filters));
+        let rows = self.place(filters.next_multiple_of(8) * convolution.taps() * row_floats(channels));
+        let slopes = self.slopes(batch * tall * wide * row_floats(filters));
         let inverses = self.place(1 + 2 * batch);
         [
             ("X_HALVES", maps as i64),
-            ("FILTER_HALVES", places as i64),
+            ("FILTER_HALVES", rows as i64),
             ("DZ_HALVES", or_none(slopes)),
             ("INVERSES", inverses as i64),
             ("FILTER_BLOCKS", FILTER_BLOCKS as i64),

@@ -36,7 +36,7 @@ impl Builder {
         Activation { at, width, rows, slopes, cut: false }
     }
 
-    /// Adds an activation. `kind` is its name in the kernels.
+    /// Adds an activation of a kind, for example `RELU`.
     pub(super) fn activation(&mut self, kind: usize, x: Activation) -> Activation {
         let len = self.batch * x.width * x.rows;
         let blocks = len.div_ceil(1024);

@@ -113,7 +113,7 @@ impl Builder {
                 let at = self.place(len * batch * gates);
                 let slopes = self.trains.then_some(at);
                 let z = Activation { at, width: gates, rows: len, slopes, cut: false };
-                self.dense_between(x, z, [input, input_bias], false, false);
+                self.dense_between(x, z, input, Some(input_bias), false, false);
                 z
             }
         };
@@ -152,6 +152,8 @@ impl Builder {
                 ("BLOCKS", resident.blocks as i64),
                 ("FORWARD_KEPT", resident.forward.kept as i64),
                 ("BACKWARD_KEPT", resident.backward.kept as i64),
+                ("FORWARD_SHARED", resident.forward.shared.into()),
+                ("BACKWARD_SHARED", resident.backward.shared.into()),
             ]);
             let layer = self.sizes(&sizes);
             let threads = 4 * resident.units as u32;
