@@ -45,9 +45,8 @@ const LONG: usize = 1 << 20;
 /// The number of entries that a thread computes at once.
 const PART: usize = 1 << 17;
 
-/// The memory of params that are no longer in use.
+/// The memory of params and of sums that are no longer in use.
 static SPARE_PARAMS: Spare<f32> = Spare::new();
-/// The memory of sums that are no longer in use. All entries are zero.
 static SPARE_SUMS: Spare<u64> = Spare::new();
 
 /// The parameter vector w, shared and immutable.
@@ -225,7 +224,9 @@ impl UpdateCode {
 
     /// Returns a sum of zeros of this length.
     pub fn zeros(len: usize) -> Vec<u64> {
-        SPARE_SUMS.take(len).unwrap_or_else(|| vec![0; len])
+        let Some(mut sum) = SPARE_SUMS.take(len) else { return vec![0; len] };
+        in_parts(&mut sum, |_, sum| sum.fill(0));
+        sum
     }
 
     /// Adds the sum of updates that a backend has encoded and added itself. `weights` contains α·ω
@@ -432,14 +433,7 @@ impl UpdateSum {
 
 impl Drop for UpdateSum {
     fn drop(&mut self) {
-        let mut values = std::mem::take(&mut self.values);
-        if values.len() >= LONG {
-            // In the background, so that the next round does not wait for it.
-            rayon::spawn(move || {
-                values.fill(0);
-                SPARE_SUMS.keep(values);
-            });
-        }
+        SPARE_SUMS.keep(std::mem::take(&mut self.values));
     }
 }
 

@@ -1,7 +1,6 @@
 //! `deltafl data`: output and files.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
@@ -176,6 +175,7 @@ fn an_invalid_file_is_reported_with_its_line() {
 mod fetch {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
+    use std::path::Path;
     use std::thread;
 
     use super::*;

@@ -51,7 +51,7 @@ struct Block {
 #pragma unroll
       for (int b = 0; b < BATCH; b++) {
         const float z = warp_sum(sum[b]) + bias[row];
-        if (lane == 0) out[b * rows + row] = cut ? fmaxf(z, 0.f) : z;
+        if (lane == 0) out[b * rows + row] = cut && z < 0.f ? 0.f : z;
       }
     }
     __syncthreads();

@@ -21,7 +21,7 @@ import triton.language as tl
 from ._torch_dense_kernels import dense_step, multiplied, rows_step
 from ._torch_functions import precision_of
 from ._torch_pool_kernels import pooled, pooled_slopes
-from ._torch_product_kernels import add_product, is_long
+from ._torch_product_kernels import add_product
 from ._torch_sum_kernels import encode_sums, load_params
 
 __all__ = [
@@ -39,7 +39,7 @@ def _convolve(
     count, channels, height, width, out_channels, out_height, out_width,
     kernel_height, kernel_width, step_y, step_x, pad_y, pad_x, dilation_y, dilation_x,
     TRANSPOSED: tl.constexpr, HAS_BIAS: tl.constexpr, NARROW: tl.constexpr, PADDED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr, IS_LONG: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Computes a tile of BM positions × BN channels of the output of one device.
 
@@ -85,7 +85,7 @@ def _convolve(
             a = tl.load(source + places, mask=hit[:, None] & (channel < channels)[None, :], other=0.0)
             known = (channel < channels)[:, None] & (out < out_channels)[None, :]
             b = tl.load(weight + (tap * channels + channel)[:, None] + of_out[None, :], mask=known, other=0.0)
-            total = add_product(a, b, total, PRECISION, IS_LONG)
+            total = add_product(a, b, total, PRECISION, True)
     else:
         of_position = first + y * (step_y * width) + x * step_x
         for k in range(0, taps * NARROW, BK):
@@ -105,7 +105,7 @@ def _convolve(
             a = tl.load(source + of_position[:, None] + of_tap[None, :], mask=hit, other=0.0)
             known = is_tap[:, None] & (out < out_channels)[None, :]
             b = tl.load(weight + (tap * channels + channel)[:, None] + of_out[None, :], mask=known, other=0.0)
-            total = add_product(a, b, total, PRECISION, IS_LONG)
+            total = add_product(a, b, total, PRECISION, True)
     if HAS_BIAS:
         summand = tl.load(bias + device * out_channels + out, mask=out < out_channels, other=0.0)
         total += summand[None, :]
@@ -286,7 +286,6 @@ def convolved(
     kernel, step, padding, dilation = geometry
     devices, count, channels, height, width = source.shape
     _, outputs, inputs, *_ = weight.shape
-    taps = kernel[0] * kernel[1]
     out_channels = inputs if transposed else outputs
     # Consecutive channels of a tap, which the kernel loads together, become neighbours in memory.
     weight = weight.flatten(3).permute((0, 2, 3, 1) if transposed else (0, 1, 3, 2)).contiguous()
@@ -300,7 +299,7 @@ def convolved(
         source, weight, weight if bias is None else bias.contiguous(), result,
         count, channels, height, width, out_channels, *size, *kernel, *step, *padding, *dilation,
         TRANSPOSED=transposed, HAS_BIAS=bias is not None, NARROW=narrow, PADDED=any(padding),
-        BM=rows, BN=tile, BK=block, PRECISION=precision, IS_LONG=is_long(taps * channels),
+        BM=rows, BN=tile, BK=block, PRECISION=precision,
         num_warps=4, num_stages=2 if narrow else 3,
     )  # fmt: skip
     return result

@@ -70,18 +70,6 @@ fn a_long_sum_has_the_bits_of_its_parts() {
 }
 
 #[test]
-fn the_memory_of_a_long_sum_is_used_again_without_its_entries() {
-    let len = UpdateCode::len(LONG + 77);
-    for _ in 0..20 {
-        let mut zeros = UpdateCode::zeros(len);
-        assert!(zeros.iter().all(|&entry| entry == 0));
-        zeros.fill(7);
-        drop(UpdateSum::new(zeros, LONG + 77).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-}
-
-#[test]
 fn a_sum_over_nobody_moves_nothing() {
     let params = Params::from(vec![1.0]);
     assert_eq!(sum_of(params.as_slice(), &[]).applied_to(&params), None);
