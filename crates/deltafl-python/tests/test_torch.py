@@ -170,6 +170,45 @@ def test_a_module_that_does_not_fit_names_the_device(federation: dfl.Federation)
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
+class Pair(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module with two outputs."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(features, 62)
+
+    def forward(self, rows: Any) -> Any:
+        return self.fc(rows), rows
+
+
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_outputs_losses_and_shapes_that_do_not_fit_are_explained(federation: dfl.Federation, cohort: Any) -> None:
+    features = federation[federation.ids[0]][0].shape[1]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (Pair(features), {}, "forward returns a tuple, expected one tensor"),
+        (Linear(features, 62), {"loss": torch.nn.CrossEntropyLoss(reduction="none")}, "the mean loss of a batch"),
+        (Linear(features, 62), {"shape": (1, 3, 5)}, r"shape=\(1, 3, 5\) has 15 numbers, but an input has"),
+    ]
+    for net, options, message in cases:
+        with pytest.raises(dfl.TrainerError, match=message):
+            dfl.train(federation, dfl_torch.Module(net, cohort=cohort, device="cpu", **options), dfl.FedAvg(), **SHORT)
+
+
+def test_modules_that_cannot_be_trained_are_rejected() -> None:
+    net: Any = torch.nn.Module()
+    net.register_parameter("turn", torch.nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+    cases: list[tuple[Any, Any, str]] = [
+        (torch.nn.Linear, None, r"got the class Linear: write Linear\(…\)"),
+        (len, None, "expected a torch.nn.Module"),
+        (torch.nn.LazyLinear(3), None, "parameter 'weight' has no shape yet"),
+        (net, None, "parameter 'turn' is complex"),
+        (torch.nn.Linear(2, 2), "mse", "loss must be a function"),
+    ]
+    for module, loss, message in cases:
+        with pytest.raises(dfl.InvalidInput, match=message):
+            dfl_torch.Module(module, loss)
+
+
 def test_the_gradient_of_the_superquantile_is_the_worst_case_mixture() -> None:
     losses = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64, requires_grad=True)
     value = dfl_torch.superquantile(losses, 0.5)
