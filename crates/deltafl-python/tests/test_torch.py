@@ -194,6 +194,37 @@ def test_outputs_losses_and_shapes_that_do_not_fit_are_explained(federation: dfl
             dfl.train(federation, dfl_torch.Module(net, cohort=cohort, device="cpu", **options), dfl.FedAvg(), **SHORT)
 
 
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_targets_of_another_task_are_rejected(cohort: Any) -> None:
+    inputs = np.arange(24, dtype=np.float32).reshape(12, 2)
+    devices = np.repeat(["a", "b", "c"], 4)
+    cases: list[tuple[Any, Any, str]] = [
+        (np.linspace(0.0, 1.0, 12), "classes", 'use task="regression"'),
+        (np.arange(12) % 3, "binary", 'use task="classes"'),
+        (np.eye(3)[np.arange(12) % 3], "classes", r"argmax\(axis=1\)"),
+    ]
+    for targets, task, message in cases:
+        data = dfl.Federation.from_arrays(inputs, targets, devices)
+        module = dfl_torch.Module(torch.nn.Linear(2, 1 if task == "binary" else 3), task=task, cohort=cohort, device="cpu")
+        with pytest.raises(dfl.TrainerError, match=message):
+            dfl.train(data, module, dfl.FedAvg(), **SHORT)
+
+
+def test_initial_params_that_are_not_finite_are_rejected(federation: dfl.Federation) -> None:
+    net = Linear(federation[federation.ids[0]][0].shape[1], 2)
+    net.fc.weight.data.fill_(float("nan"))
+    with pytest.raises(dfl.TrainerError, match="initial params are not finite"):
+        dfl.train(federation, dfl_torch.Module(net, device="cpu"), dfl.FedAvg(), **SHORT)
+
+
+def test_a_run_rejects_the_trainer_of_another_size(federation: dfl.Federation) -> None:
+    features = federation[federation.ids[0]][0].shape[1]
+    run = dfl.train(federation, dfl_torch.Module(Linear(features, 2), device="cpu"), dfl.FedAvg(), **SHORT)
+    other = dfl.Run(run.path, trainer=dfl_torch.Module(Linear(features, 1), device="cpu"))
+    with pytest.raises(dfl.InvalidInput, match=f"the trainer has {features} params, but the model of the run has {2 * features}"):
+        other[0].predict(np.ones((2, features), dtype=np.float32))
+
+
 def test_modules_that_cannot_be_trained_are_rejected() -> None:
     net: Any = torch.nn.Module()
     net.register_parameter("turn", torch.nn.Parameter(torch.ones(2, dtype=torch.complex64)))

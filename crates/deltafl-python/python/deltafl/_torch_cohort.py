@@ -18,7 +18,7 @@ from ._torch_examples import HeldExamples, called, sent, shared
 from ._torch_functions import has_kernels
 from ._torch_layers import Replacement, replaced
 from ._torch_loss import losses_of
-from ._torch_probe import loss_problem, module_problem, one_tensor
+from ._torch_probe import check_targets, loss_problem, module_problem, one_tensor
 from ._torch_spec import Spec
 from ._torch_step import Step, StepSize, rounded_up, views
 from ._trainer import IGNORED
@@ -75,6 +75,9 @@ class ModuleCohort(Cohort):
 
     def accepts(self, layout: Layout) -> bool:
         """Unpacks inputs of several parts."""
+        if layout.has_real_positions and self._spec.default_loss:
+            # One device after another, which rejects them for classes.
+            return False
         self._examples.layout = layout
         return True
 
@@ -93,6 +96,8 @@ class ModuleCohort(Cohort):
 
     def hold(self, device: int, inputs: Array, targets: Array) -> None:
         """Stores the examples of a device."""
+        if self._spec.default_loss and self._examples.layout is None:
+            check_targets(self._spec.task, targets)
         self._examples.hold(device, inputs, targets)
 
     def _devices_at_once(self) -> int:

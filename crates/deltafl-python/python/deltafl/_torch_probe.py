@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ._torch_examples import called
 from ._torch_loss import losses_of
 from ._torch_spec import Spec
 from .errors import InvalidInput
 
-__all__ = ["loss_problem", "module_problem", "one_tensor"]
+__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor"]
+
+Array = NDArray[Any]
 
 #: The largest relative difference that rounding explains.
 _TOLERANCE = 1e-3
@@ -30,6 +34,15 @@ def one_tensor(output: Any) -> Any:
         f"forward returns a {type(output).__name__}, expected one tensor with the outputs of the batch: "
         "wrap the module in one that returns only this tensor"
     )
+
+
+def check_targets(task: str, targets: Array) -> None:
+    """Rejects targets that the default loss of a task does not accept."""
+    if task != "regression" and np.issubdtype(targets.dtype, np.floating):
+        hint = "for one-hot targets, pass argmax(axis=1)" if targets.ndim > 1 else 'use task="regression"'
+        raise InvalidInput(f"the targets are real numbers, but task={task!r} needs classes: {hint}")
+    if task == "binary" and targets.max(initial=0) > 1:
+        raise InvalidInput(f'task="binary" needs the classes 0 and 1, got {targets.max()}: use task="classes"')
 
 
 @torch.no_grad()

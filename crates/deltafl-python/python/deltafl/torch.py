@@ -16,7 +16,7 @@ from . import _deltafl
 from ._kinds import is_mapping
 from ._torch_cohort import ModuleCohort, Spec
 from ._torch_examples import sent, shaped, typed
-from ._torch_probe import one_tensor
+from ._torch_probe import check_targets, one_tensor
 from ._torch_random import RNG_LOCK, random_state, seeded
 from ._trainer import IGNORED, Local, Trainer
 from .errors import InvalidInput
@@ -295,6 +295,8 @@ class Module(Trainer):
         return np.asarray(torch.softmax(output, dim=-1).cpu().numpy())
 
     def _targets(self, targets: NDArray[Any]) -> Any:
+        if self._is_default:
+            check_targets(self.task, targets)
         wanted = typed(sent(targets, self._device), self._dtype)
         return wanted.to(self._dtype) if self.task == "binary" else wanted
 
