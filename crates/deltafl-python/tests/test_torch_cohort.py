@@ -347,6 +347,19 @@ def test_a_batch_norm_trains_one_after_another_and_the_log_says_why(caplog: pyte
     assert "batch norm" in caplog.text and "GroupNorm" in caplog.text
 
 
+def test_dropout_inside_a_layer_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    layers = {
+        "rnn": nn.RNN(6, 4, num_layers=2, dropout=0.5),
+        "encoder": nn.TransformerEncoderLayer(6, 2, 8, dropout=0.5, batch_first=True),
+    }
+    for name, layer in layers.items():
+        net = nn.Sequential()
+        net.add_module(name, layer)
+        dfl_torch.Module(net, cohort="on", device="cpu").cohort()
+    assert "rnn is a RNN with dropout inside the layer" in caplog.text
+    assert "encoder.self_attn is a MultiheadAttention with dropout inside the layer" in caplog.text
+
+
 #: A module, its loss, and a part of the message.
 MIXED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "class weights": (perceptron, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0])), "class weights"),
