@@ -225,6 +225,15 @@ def test_a_run_rejects_the_trainer_of_another_size(federation: dfl.Federation) -
         other[0].predict(np.ones((2, features), dtype=np.float32))
 
 
+def test_a_reset_names_the_parameters_that_it_keeps(caplog: pytest.LogCaptureFixture) -> None:
+    net = torch.nn.TransformerEncoderLayer(4, 2, 8)
+    dfl_torch.Module(net, init="reset", device="cpu").init(np.random.default_rng(1))
+    assert 'init="reset" keeps self_attn.in_proj_weight, self_attn.in_proj_bias: the layer has no' in caplog.text
+    caplog.clear()
+    dfl_torch.Module(Linear(3, 2), init="reset", device="cpu").init(np.random.default_rng(1))
+    assert not caplog.text
+
+
 def test_modules_that_cannot_be_trained_are_rejected() -> None:
     net: Any = torch.nn.Module()
     net.register_parameter("turn", torch.nn.Parameter(torch.ones(2, dtype=torch.complex64)))

@@ -58,7 +58,9 @@ class Module(Trainer):
         l2: λ of the penalty (λ/2)‖w‖².
         buffers: The treatment of floating-point buffers: "average" or "fixed".
         init: "keep" starts every seed from the current parameters of ``net``. "reset" calls
-            ``reset_parameters`` of every layer, with torch seeded with the seed of the run.
+            ``reset_parameters`` of every layer, with torch seeded with the seed of the run. Parameters
+            of layers without this method, such as attention layers, keep their values, and the
+            logger ``deltafl.torch`` names them.
         optimizer: A function that returns the optimiser of a device for one round, such as
             ``lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``. The
             gradient includes l2 and the proximal term. The default is plain SGD.
@@ -168,11 +170,20 @@ class Module(Trainer):
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """Returns the initial parameters w₀."""
         if self._init == "reset":
+            kept: list[str] = []
+            net: Any = self._net
             with RNG_LOCK.exclusive(), seeded(int(rng.integers(2**63))):
-                for layer in self._net.modules():
+                for path, layer in net.named_modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
                         reset()
+                    else:
+                        own = layer.named_parameters(prefix=path, recurse=False)
+                        kept += [name for name, value in own if value.requires_grad]
+            if kept:
+                _LOG.warning(
+                    'init="reset" keeps %s: the layer has no method reset_parameters', ", ".join(kept)
+                )
         return self._store()
 
     def cohort(self) -> ModuleCohort | None:
