@@ -242,3 +242,37 @@ def test_columns_of_a_data_set_are_inputs() -> None:
         dfl.Federation.from_dataset(columns, "author", inputs="words", target="label")
     with pytest.raises(dfl.InvalidInput, match="name the columns"):
         dfl.Federation.from_dataset(columns, "author")
+
+
+def test_arguments_of_other_types_are_explained() -> None:
+    inputs, targets = np.ones((4, 2), dtype=np.float32), np.array([0, 1, 0, 1])
+    devices = np.array(["a", "a", "b", "b"])
+    cases: list[tuple[Any, str]] = [
+        (lambda: dfl.Federation("data.csv"), "expected a dict from identities to .*, got str"),  # type: ignore[arg-type]
+        (lambda: dfl.Federation([inputs, targets]), "expected a dict .*, got list"),  # type: ignore[arg-type]
+        (lambda: dfl.Federation.from_arrays(inputs.astype(object), targets, devices), "the inputs have type object"),
+        (lambda: dfl.Federation.from_arrays(inputs * 1j, targets, devices), "the inputs have type complex64"),
+        (lambda: dfl.Federation.from_arrays(inputs, np.array(["cat", 1, 2, 3], dtype=object), devices), "device 'a': the target 'cat' is not a number"),
+        (lambda: dfl.Federation.from_arrays(inputs, targets, np.array([None, "a", "b", "b"])), "1 rows have no device"),
+        (lambda: dfl.Federation.from_table({"x": [1.0]}, device="w", target="y"), "expected a polars, pandas or Arrow table, got dict"),
+    ]
+    for call, message in cases:
+        with pytest.raises(dfl.InvalidInput, match=message):
+            call()
+    mixed = dfl.Federation.from_arrays(inputs, targets, np.array(["7", 7, "b", "b"], dtype=object))
+    assert mixed.ids == ["7", "b"]
+
+
+def test_a_callback_and_a_seed_without_a_list_are_explained() -> None:
+    inputs, targets = np.ones((4, 2), dtype=np.float32), np.array([0, 1, 0, 1])
+    federation = dfl.Federation({"a": (inputs, targets), "b": (inputs, targets)})
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"callbacks": dfl.callbacks.EarlyStopping(metric="error", patience=2)}, r"write callbacks=\[EarlyStopping"),
+        ({"seeds": 3}, r"write seeds=\[3\]"),
+    ]
+    for given, message in options:
+        with pytest.raises(dfl.InvalidInput, match=message):
+            dfl.train(
+                federation, dfl.models.Linear(), dfl.FedAvg(), rounds=1, cohort=1, local=dfl.SGD(lr=0.1, batch=2),
+                progress=False, **given,
+            )  # fmt: skip

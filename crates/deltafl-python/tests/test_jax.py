@@ -102,3 +102,18 @@ def test_a_loss_of_the_user_and_predictions() -> None:
 def test_parameters_of_another_type_are_refused() -> None:
     with pytest.raises(dfl.errors.InvalidInput, match="float32"):
         dfl_jax.Model(lambda key: jnp.zeros(3, dtype=jnp.float16), lambda params, inputs: inputs @ params)
+
+
+def test_losses_and_functions_that_do_not_fit_are_explained() -> None:
+    losses: dict[str, Any] = {
+        "mean": lambda o, t: ((o - t) ** 2).mean(),
+        "column": lambda o, t: (o[:, None] - t[:, None]) ** 2,
+    }
+    for name, loss in losses.items():
+        model = dfl_jax.Model(lambda key: jnp.zeros(6), lambda w, x: x @ w, loss, task="regression")
+        with pytest.raises(dfl.TrainerError, match="loss must return the loss of each example"):
+            trained(model, federation(None), dfl.FedAvg(), name)
+    with pytest.raises(dfl.InvalidInput, match="init must be a function, got dict"):
+        dfl_jax.Model({}, lambda w, x: x)  # type: ignore[arg-type]
+    with pytest.raises(dfl.InvalidInput, match="init returned no parameters"):
+        dfl_jax.Model(lambda key: {}, lambda w, x: x)

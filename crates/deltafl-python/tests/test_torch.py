@@ -170,6 +170,85 @@ def test_a_module_that_does_not_fit_names_the_device(federation: dfl.Federation)
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
+class Pair(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module with two outputs."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(features, 62)
+
+    def forward(self, rows: Any) -> Any:
+        return self.fc(rows), rows
+
+
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_outputs_losses_and_shapes_that_do_not_fit_are_explained(federation: dfl.Federation, cohort: Any) -> None:
+    features = federation[federation.ids[0]][0].shape[1]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (Pair(features), {}, "forward returns a tuple, expected one tensor"),
+        (Linear(features, 62), {"loss": torch.nn.CrossEntropyLoss(reduction="none")}, "the mean loss of a batch"),
+        (Linear(features, 62), {"shape": (1, 3, 5)}, r"shape=\(1, 3, 5\) has 15 numbers, but an input has"),
+    ]
+    for net, options, message in cases:
+        with pytest.raises(dfl.TrainerError, match=message):
+            dfl.train(federation, dfl_torch.Module(net, cohort=cohort, device="cpu", **options), dfl.FedAvg(), **SHORT)
+
+
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_targets_of_another_task_are_rejected(cohort: Any) -> None:
+    inputs = np.arange(24, dtype=np.float32).reshape(12, 2)
+    devices = np.repeat(["a", "b", "c"], 4)
+    cases: list[tuple[Any, Any, str]] = [
+        (np.linspace(0.0, 1.0, 12), "classes", 'use task="regression"'),
+        (np.arange(12) % 3, "binary", 'use task="classes"'),
+        (np.eye(3)[np.arange(12) % 3], "classes", r"argmax\(axis=1\)"),
+    ]
+    for targets, task, message in cases:
+        data = dfl.Federation.from_arrays(inputs, targets, devices)
+        module = dfl_torch.Module(torch.nn.Linear(2, 1 if task == "binary" else 3), task=task, cohort=cohort, device="cpu")
+        with pytest.raises(dfl.TrainerError, match=message):
+            dfl.train(data, module, dfl.FedAvg(), **SHORT)
+
+
+def test_initial_params_that_are_not_finite_are_rejected(federation: dfl.Federation) -> None:
+    net = Linear(federation[federation.ids[0]][0].shape[1], 2)
+    net.fc.weight.data.fill_(float("nan"))
+    with pytest.raises(dfl.TrainerError, match="initial params are not finite"):
+        dfl.train(federation, dfl_torch.Module(net, device="cpu"), dfl.FedAvg(), **SHORT)
+
+
+def test_a_run_rejects_the_trainer_of_another_size(federation: dfl.Federation) -> None:
+    features = federation[federation.ids[0]][0].shape[1]
+    run = dfl.train(federation, dfl_torch.Module(Linear(features, 2), device="cpu"), dfl.FedAvg(), **SHORT)
+    other = dfl.Run(run.path, trainer=dfl_torch.Module(Linear(features, 1), device="cpu"))
+    with pytest.raises(dfl.InvalidInput, match=f"the trainer has {features} params, but the model of the run has {2 * features}"):
+        other[0].predict(np.ones((2, features), dtype=np.float32))
+
+
+def test_a_reset_names_the_parameters_that_it_keeps(caplog: pytest.LogCaptureFixture) -> None:
+    net = torch.nn.TransformerEncoderLayer(4, 2, 8)
+    dfl_torch.Module(net, init="reset", device="cpu").init(np.random.default_rng(1))
+    assert 'init="reset" keeps self_attn.in_proj_weight, self_attn.in_proj_bias: the layer has no' in caplog.text
+    caplog.clear()
+    dfl_torch.Module(Linear(3, 2), init="reset", device="cpu").init(np.random.default_rng(1))
+    assert not caplog.text
+
+
+def test_modules_that_cannot_be_trained_are_rejected() -> None:
+    net: Any = torch.nn.Module()
+    net.register_parameter("turn", torch.nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+    cases: list[tuple[Any, Any, str]] = [
+        (torch.nn.Linear, None, r"got the class Linear: write Linear\(…\)"),
+        (len, None, "expected a torch.nn.Module"),
+        (torch.nn.LazyLinear(3), None, "parameter 'weight' has no shape yet"),
+        (net, None, "parameter 'turn' is complex"),
+        (torch.nn.Linear(2, 2), "mse", "loss must be a function"),
+    ]
+    for module, loss, message in cases:
+        with pytest.raises(dfl.InvalidInput, match=message):
+            dfl_torch.Module(module, loss)
+
+
 def test_the_gradient_of_the_superquantile_is_the_worst_case_mixture() -> None:
     losses = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64, requires_grad=True)
     value = dfl_torch.superquantile(losses, 0.5)

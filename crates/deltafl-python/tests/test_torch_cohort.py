@@ -133,6 +133,32 @@ class Double(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         return self.net(rows.double())
 
 
+class Mixing(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer that subtracts the mean of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(rows - rows.mean(0))
+
+
+class Branching(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module that uses one of two layers, and never a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(2, 2)
+
+    def forward(self, rows: Any) -> Any:
+        return self.first(rows) if rows.sum() > 0 else self.second(rows)
+
+
+def batch_norm() -> Any:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3))
+
+
 def perceptron(classes: int = 3) -> Any:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, classes))
 
@@ -319,6 +345,67 @@ def test_a_batch_norm_trains_one_after_another_and_the_log_says_why(caplog: pyte
         ]
     assert close(*found)
     assert "batch norm" in caplog.text and "GroupNorm" in caplog.text
+
+
+def test_dropout_inside_a_layer_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    layers = {
+        "rnn": nn.RNN(6, 4, num_layers=2, dropout=0.5),
+        "encoder": nn.TransformerEncoderLayer(6, 2, 8, dropout=0.5, batch_first=True),
+    }
+    for name, layer in layers.items():
+        net = nn.Sequential()
+        net.add_module(name, layer)
+        dfl_torch.Module(net, cohort="on", device="cpu").cohort()
+    assert "rnn is a RNN with dropout inside the layer" in caplog.text
+    assert "encoder.self_attn is a MultiheadAttention with dropout inside the layer" in caplog.text
+
+
+#: A module, its loss, and a part of the message.
+MIXED: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "class weights": (perceptron, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0])), "class weights"),
+    "a sum": (perceptron, nn.CrossEntropyLoss(reduction="sum"), "or a sum"),
+    "a mean over the batch": (Mixing, None, "depends on the other examples"),
+    "a batch norm without running statistics": (batch_norm, None, "depends on the other examples"),
+    "a branch": (Branching, None, "one after another"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_modules_and_losses_that_mix_examples_train_one_after_another(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, loss, message = MIXED[name]
+    torch.manual_seed(1)
+    net, data = make(), federation(6, 3)
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)]
+    found = {}
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        for cohort in ("off", "on"):
+            module = dfl_torch.Module(net, loss, cohort=cohort, device="cpu")
+            # No batch of one example, which a batch norm rejects.
+            found[cohort] = trained(data, module, algorithms, local=dfl.SGD(lr=0.02, batch=30))
+    assert message in caplog.text, caplog.text
+    assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
+
+
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_an_update_agrees_with_a_plain_loop_of_pytorch(cohort: Any) -> None:
+    data = federation(6, 3)
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    net.add_module("unused", nn.Identity())
+    net[0].register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    module = dfl_torch.Module(net, cohort=cohort, device="cpu")
+    # One step per device with all its examples, and weights by the number of examples.
+    found = trained(data, module, dfl.FedAvg(), rounds=1, local=dfl.SGD(lr=0.5, batch=100))[0]
+    total = np.zeros_like(found)
+    for id in data.ids:
+        inputs, targets = data[id]
+        plain = dfl_torch.Module(net, device="cpu")._net
+        nn.functional.cross_entropy(plain(torch.tensor(inputs).double()), torch.tensor(targets)).backward()
+        torch.optim.SGD(plain.parameters(), lr=0.5).step()
+        total += len(targets) * np.concatenate([p.detach().numpy().ravel() for p in plain.parameters()])
+    np.testing.assert_allclose(found, total / sum(SIZES), atol=1e-6)
 
 
 def test_an_operator_that_vmap_does_not_support_is_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,13 +16,17 @@ Array = NDArray[Any]
 
 
 def matrix(id: str, inputs: Any) -> Array:
-    """Returns the inputs as a matrix of float32 or uint8, without a copy if possible."""
+    """Returns the inputs as a matrix of float32 or uint8, without a copy if possible.
+
+    The identity is empty for the inputs of all devices.
+    """
     array: Any = np.asarray(inputs)
-    if array.dtype == object:
-        raise InvalidInput(f"device {id!r}: the inputs are not numbers")
+    label = f"device {id!r}: the inputs" if id else "the inputs"
+    if array.dtype == object or np.issubdtype(array.dtype, np.complexfloating):
+        raise InvalidInput(f"{label} have type {array.dtype}, not real numbers: convert them with astype(np.float32)")
     if array.dtype not in (np.dtype(np.float32), np.dtype(np.uint8)):
         if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
-            raise InvalidInput(f"device {id!r}: the inputs have type {array.dtype}, not numbers")
+            raise InvalidInput(f"{label} have type {array.dtype}, not numbers")
         array = array.astype(np.float32)
     if array.ndim == 1:
         array = array.reshape(-1, 1)
@@ -93,13 +97,24 @@ def one_vector(
     whole = all(np.issubdtype(part.dtype, np.integer) or part.dtype == np.bool_ for part in parts)
     if not whole and classes is None:
         values = np.zeros(rows, dtype=np.float32)
-        for part, offset in zip(parts, offsets):
-            values[offset : offset + len(part)] = part
+        for id, part, offset in zip(ids, parts, offsets):
+            values[offset : offset + len(part)] = _numbers(id, part)
         return values, None
     labels = np.zeros(rows, dtype=np.uint32)
     for id, part, offset in zip(ids, parts, offsets):
         labels[offset : offset + len(part)] = class_labels(id, part)
     return labels, int(labels.max()) + 1 if classes is None else classes
+
+
+def _numbers(id: str, targets: Array) -> Array:
+    try:
+        return targets.astype(np.float32)
+    except (TypeError, ValueError):
+        text = next((value for value in targets.tolist() if isinstance(value, str)), targets.tolist()[0])
+        raise InvalidInput(
+            f"device {id!r}: the target {text!r} is not a number. Convert all targets to numbers, or use "
+            "Federation.from_arrays with strings only"
+        ) from None
 
 
 def class_labels(id: str, targets: Array) -> Array:

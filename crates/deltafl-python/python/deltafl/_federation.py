@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from . import _deltafl
 from ._arrays import class_labels, matrix, one_matrix, one_vector
 from ._columns import class_targets, feature_values, missing_values
-from ._kinds import is_tuple
+from ._kinds import is_mapping, is_tuple
 from ._layout import Layout, Part, is_structured
 from ._sources import columns_of, device_arrays, is_source, rows_of
 from .errors import InvalidInput
@@ -108,6 +108,12 @@ class Federation:
         classes: int | None = None,
         split: Splits = None,
     ) -> None:
+        given_devices: Any = devices
+        if not is_mapping(given_devices):
+            raise InvalidInput(
+                f"expected a dict from identities to (inputs, targets), got {type(given_devices).__name__}; "
+                "Federation.from_arrays, from_table and open read other sources"
+            )
         if not devices:
             raise InvalidInput("there are no devices")
         ids = [str(device) for device in devices]
@@ -163,7 +169,13 @@ class Federation:
             split: The splits of the devices, as for :class:`Federation`.
         """
         named = np.asarray(devices)
-        rows, labels, names = matrix("inputs", inputs), *class_targets(targets)
+        rows, labels, names = matrix("", inputs), *class_targets(targets)
+        if missing_values(named).any():
+            raise InvalidInput(f"{int(missing_values(named).sum())} rows have no device")
+        identities: list[Any] = named.tolist()
+        if named.dtype == object and any(type(one) is not type(identities[0]) for one in identities):
+            # Values of different types have no order.
+            named = named.astype(str)
         if names and classes is None:
             classes = len(names)
         if not len(rows) == len(labels) == len(named):
@@ -218,6 +230,8 @@ class Federation:
             InvalidInput: A column is missing, contains text or dates, or has missing values. The
                 message names the column.
         """
+        if getattr(table, "column_names", None) is None and getattr(table, "columns", None) is None:
+            raise InvalidInput(f"expected a polars, pandas or Arrow table, got {type(table).__name__}")
         names = [str(column) for column in getattr(table, "column_names", None) or table.columns]
         wanted = [column for column in names if column not in (device, target)]
         wanted = wanted if features is None else list(features)

@@ -110,6 +110,11 @@ class Layout:
         """True if there is a target per position."""
         return any(part.name == _TARGETS for part in self.parts)
 
+    @property
+    def has_real_positions(self) -> bool:
+        """True if there is a real number per position."""
+        return any(part.name == _TARGETS and part.dtype == "float32" for part in self.parts)
+
 
 def is_structured(value: tuple[Any, ...]) -> bool:
     """Returns True if the inputs are a dict or a list of sequences, or the targets per position."""

@@ -341,7 +341,7 @@ class Track:
         """Returns the trainer of the run. None if the model is built in.
 
         Raises:
-            InvalidInput: The run was opened without its trainer.
+            InvalidInput: The run was opened without its trainer, or with another one.
         """
         trainer = self._run._supplied.trainer
         if trainer is None and self._run.experiment["model"]["kind"] == "external":
@@ -350,6 +350,11 @@ class Track:
             raise InvalidInput(
                 f"the model of the run belongs to your trainer: pass the trainer of {self.params().size} params, "
                 f"Run({str(self._run.path)!r}, trainer=…){options}"
+            )
+        if trainer is not None and int(trainer.num_params) != self.params().size:
+            raise InvalidInput(
+                f"the trainer has {trainer.num_params} params, but the model of the run has {self.params().size}: "
+                "pass the trainer of the run"
             )
         return trainer
 

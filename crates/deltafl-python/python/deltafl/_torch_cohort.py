@@ -18,6 +18,7 @@ from ._torch_examples import HeldExamples, called, sent, shared
 from ._torch_functions import has_kernels
 from ._torch_layers import Replacement, replaced
 from ._torch_loss import losses_of
+from ._torch_probe import check_targets, loss_problem, module_problem, one_tensor
 from ._torch_spec import Spec
 from ._torch_step import Step, StepSize, rounded_up, views
 from ._trainer import IGNORED
@@ -49,9 +50,11 @@ class ModuleCohort(Cohort):
         self._eval_net = spec.net
         if self._problem is not None:
             _LOG.warning("devices train one after another: %s", self._problem)
-        self._examples = HeldExamples(spec.device, spec.shape)
+        self._examples = HeldExamples(spec.device, spec.shape, spec.dtype)
         self._largest: int | None = None
         self._said = False
+        #: Whether the examples of a batch are independent. None before the first call.
+        self._independent: bool | None = None
 
     def _use(self, replacement: Replacement) -> None:
         """Sets the layers of the copy of the module that is trained."""
@@ -72,12 +75,15 @@ class ModuleCohort(Cohort):
 
     def accepts(self, layout: Layout) -> bool:
         """Unpacks inputs of several parts."""
+        if layout.has_real_positions and self._spec.default_loss:
+            # One device after another, which rejects them for classes.
+            return False
         self._examples.layout = layout
         return True
 
     def wave(self, kind: str, devices: Array, examples: Array) -> int:
         """Returns how many devices fit into the memory."""
-        if kind != "scores" and self._problem is not None:
+        if self._independent is False or (kind != "scores" and self._problem is not None):
             return 0
         count = len(devices)
         if kind != "scores":
@@ -90,6 +96,8 @@ class ModuleCohort(Cohort):
 
     def hold(self, device: int, inputs: Array, targets: Array) -> None:
         """Stores the examples of a device."""
+        if self._spec.default_loss and self._examples.layout is None:
+            check_targets(self._spec.task, targets)
         self._examples.hold(device, inputs, targets)
 
     def _devices_at_once(self) -> int:
@@ -114,6 +122,8 @@ class ModuleCohort(Cohort):
 
     def _attempted(self, updates: CohortUpdates, compute: Callable[[Step, HeldExamples, CohortUpdates], T]) -> T | None:
         """Calls a method of a step. If it fails, the next attempt uses other layers. None refuses the call."""
+        if not self._tested(updates.params[0]):
+            return None
         try:
             with self._current_device():
                 return self._computed(updates, compute)
@@ -140,8 +150,43 @@ class ModuleCohort(Cohort):
                 self._use(others[0])
                 return self._attempted(updates, compute)
             self._problem = reason
+            if "data-dependent control flow" in reason:
+                # The module may choose a branch for a whole batch, and so for several devices.
+                self._independent = False
             _LOG.warning("devices train one after another, because vmap does not support the module: %s", self._problem)
             return None
+
+    def _tested(self, vector: Array) -> bool:
+        """Returns whether the examples of a batch are independent. The first call tests some of them."""
+        if self._independent is None:
+            self._independent = True
+            inputs, targets = self._examples.some()
+            tensors = self._tensors(vector)
+            net, problem = replaced(self._spec.net, by="none")
+            if problem is None:
+                self._refuse(module_problem(net, tensors, inputs))
+            if self._independent and not self._spec.default_loss:
+                net = self._eval_net.eval()
+                output = one_tensor(called(net, tensors, inputs))
+                self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
+        return self._independent
+
+    def _refuse(self, problem: str | None) -> None:
+        """Trains and evaluates one device after another from now on."""
+        if problem is not None:
+            self._independent, self._problem = False, problem
+            _LOG.warning("devices train one after another: %s", problem)
+
+    def _tensors(self, vector: Array) -> dict[str, Any]:
+        """Returns the tensors of the module at w."""
+        spec = self._spec
+        tensors = dict(spec.fixed)
+        of_params = views(shared(vector).to(self._device), spec.shapes)
+        tensors.update({name: part.to(spec.types[name]) for name, part in of_params.items()})
+        return tensors
+
+    def _wanted(self, targets: Any) -> Any:
+        return targets.to(self._spec.dtype) if self._spec.task == "binary" else targets
 
     def _current_device(self) -> Any:
         """Returns a context in which kernels run on the device of the module."""
@@ -172,7 +217,9 @@ class ModuleCohort(Cohort):
     @torch.no_grad()
     def scores(self, devices: Array, starts: Array, lengths: Array, params: list[Array]) -> Array | None:
         """Returns the loss and the sums of the metrics of blocks, in one pass over many devices."""
-        spec, longest = self._spec, int(lengths.max(initial=1))
+        if not self._tested(params[0]):
+            return None
+        longest = int(lengths.max(initial=1))
         rows = (self._examples.offsets(devices) + starts)[:, None] + np.arange(longest)[None, :]
         inside = np.arange(longest)[None, :] < lengths[:, None]
         rows = np.where(inside, rows, rows[:, :1])
@@ -180,15 +227,16 @@ class ModuleCohort(Cohort):
         self._eval_net.eval()
         found: list[Any] = []
         for vector in params:
-            tensors = dict(spec.fixed)
-            of_params = views(shared(vector).to(self._device), spec.shapes)
-            tensors.update({name: part.to(spec.types[name]) for name, part in of_params.items()})
+            tensors = self._tensors(vector)
             for first in range(0, len(devices), per_pass):
                 part = sent(rows[first : first + per_pass], self._device)
                 mask = sent(inside[first : first + per_pass], self._device)
                 # Padding is not evaluated.
                 inputs, targets = self._examples.rows(part[mask])
-                output = called(self._eval_net, tensors, inputs)
+                output = one_tensor(called(self._eval_net, tensors, inputs))
+                self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
+                if not self._independent:
+                    return None
                 numbers = self._numbers(output, targets)
                 padded = torch.zeros((*mask.shape, 5), dtype=torch.float64, device=self._device)
                 padded[mask] = numbers
@@ -197,7 +245,7 @@ class ModuleCohort(Cohort):
 
     def _numbers(self, output: Any, targets: Any) -> Any:
         spec = self._spec
-        wanted = targets.float() if spec.task == "binary" else targets
+        wanted = self._wanted(targets)
         if spec.default_loss:
             # Double precision, so that equal losses compare as equal. At w = 0 all losses are equal.
             exact = wanted.double() if wanted.is_floating_point() else wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from ._kinds import is_mapping
 from ._layout import Layout
+from .errors import InvalidInput
 
-__all__ = ["HeldExamples", "called", "copied", "host", "sent", "shared"]
+__all__ = ["HeldExamples", "called", "copied", "host", "sent", "shaped", "shared", "typed"]
 
 Array = NDArray[Any]
 #: The names of inputs that are one array, and of the targets. No argument of a module has them.
@@ -30,6 +32,20 @@ def sent(array: Any, device: torch.device) -> Any:
     """Returns an array as a tensor on a device."""
     functions: Any = torch
     return functions.from_numpy(array).to(device)
+
+
+def typed(values: Any, dtype: torch.dtype) -> Any:
+    """Returns real numbers in the type of a module. Other values are unchanged."""
+    return values.to(dtype) if values.is_floating_point() else values
+
+
+def shaped(rows: Any, shape: tuple[int, ...] | None) -> Any:
+    """Returns a matrix of inputs with the shape of one input."""
+    if shape is None:
+        return rows
+    if math.prod(shape) != rows[:1].numel():
+        raise InvalidInput(f"shape={shape} has {math.prod(shape)} numbers, but an input has {rows[:1].numel()}")
+    return rows.reshape(len(rows), *shape)
 
 
 def shared(array: Array) -> Any:
@@ -57,8 +73,8 @@ def host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> An
 class HeldExamples:
     """The examples of devices in the memory of the torch device, one row per example."""
 
-    def __init__(self, device: torch.device, shape: tuple[int, ...] | None) -> None:
-        self._device, self._shape = device, shape
+    def __init__(self, device: torch.device, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
+        self._device, self._shape, self._dtype = device, shape, dtype
         #: Unpacks inputs of several parts, such as tokens and a mask.
         self.layout: Layout | None = None
         #: The first row of each device, or −1.
@@ -122,9 +138,9 @@ class HeldExamples:
             parts = {name: sent(np.ascontiguousarray(array), self._device) for name, array in given.items()}
         else:
             rows = sent(np.ascontiguousarray(given), self._device)
-            parts = {WHOLE: rows if self._shape is None else rows.view(len(targets), *self._shape)}
+            parts = {WHOLE: shaped(rows, self._shape)}
         parts[TARGETS] = sent(np.ascontiguousarray(wanted), self._device)
-        return parts
+        return {name: typed(part, self._dtype) for name, part in parts.items()}
 
     def _grown(self, old: Any, rows: Any, length: int) -> Any:
         new = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=self._device)
@@ -141,6 +157,11 @@ class HeldExamples:
         parts = {name: part[indices] for name, part in self._parts.items()}
         targets = parts.pop(TARGETS)
         return parts, targets
+
+    def some(self) -> tuple[dict[str, Any], Any]:
+        """Returns inputs and targets of at most 64 examples of different devices."""
+        spread = np.linspace(0, self._used - 1, min(self._used, 64), dtype=np.int64)
+        return self.rows(sent(spread, self._device))
 
     def rows_into(self, indices: Any, inputs: dict[str, Any], targets: Any) -> None:
         """Copies inputs and targets of rows into tensors."""

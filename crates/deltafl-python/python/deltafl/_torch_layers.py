@@ -177,6 +177,8 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
                 f"{path or 'the module'} is a batch norm, whose statistics mix the examples of a batch; "
                 "use GroupNorm or LayerNorm"
             )
+        if isinstance(layer, (torch.nn.RNN, torch.nn.MultiheadAttention)) and layer.dropout:
+            return net, f"{path or 'the module'} is a {type(layer).__name__} with dropout inside the layer; set it to 0"
         new: torch.nn.Module | None = None
         if isinstance(layer, (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)):
             new = KeyedDropout(layer.p, number, not isinstance(layer, torch.nn.Dropout))

@@ -28,12 +28,15 @@ class Spec:
         momentum: tuple[float, float, bool, float],
         compile: str,
         device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self.net, self.trained, self.carried, self.fixed = net, trained, carried, dict(fixed)
         self.loss, self.default_loss, self.task, self.shape = loss, default_loss, task, shape
         #: Momentum, dampening, Nesterov and weight decay of the SGD of a device.
         self.momentum = momentum
         self.compile, self.device = compile, device
+        #: The type of inputs and targets that are real numbers.
+        self.dtype = dtype
         tensors: dict[str, Any] = dict(net.named_parameters())
         tensors.update(net.named_buffers())
         #: The shapes and types of the tensors of w, in the order of w.

@@ -249,7 +249,7 @@ class Step:
             pooled = PooledByKernels() if self._encoder.by_kernels else nullcontext()
             with KeyedDropout.keyed(key, step), self._moving(numbers), pooled:
                 output = called(self._net, {**tensors, **others, **self._spec.fixed}, inputs)
-            wanted = targets.float() if self._spec.task == "binary" else targets
+            wanted = targets.to(self._spec.dtype) if self._spec.task == "binary" else targets
             losses = losses_of(self._spec, output, wanted, by_kernels=self._encoder.by_kernels)
             return (losses * mask.to(losses.dtype)).sum()
 

@@ -134,6 +134,8 @@ def train(
     if resume and out is None and name is None:
         raise InvalidInput("resume=True requires the folder (out=) or the name (name=) of the run")
     _check(federation, model)
+    if isinstance(seeds, int):
+        raise InvalidInput(f"seeds must be a list of numbers: write seeds=[{seeds}]")
     name = name or _default_name(resume, out)
     trainer = model if isinstance(model, Trainer) else None
     sections, bridges = algorithm_sections(algorithms, has_trainer=trainer is not None)

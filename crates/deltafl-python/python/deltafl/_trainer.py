@@ -260,8 +260,11 @@ class Bridge:
 
     def init(self, seed: int) -> Array:
         """Returns the initial parameters w₀."""
-        start = self._trainer.init(np.random.Generator(np.random.PCG64(seed)))
-        return self._vector("init", start)
+        start = self._vector("init", self._trainer.init(np.random.Generator(np.random.PCG64(seed))))
+        wrong = int((~np.isfinite(start)).sum())
+        if wrong:
+            raise InvalidInput(f"{wrong} of the {len(start)} initial params are not finite")
+        return start
 
     def score(self, params: Array, inputs: Array, targets: Array) -> tuple[float, list[float]]:
         """Returns the sum of the losses, and the sums that determine the metrics of the task."""

@@ -184,6 +184,8 @@ class Dispatcher:
     """Sends the events of the Rust code to callbacks."""
 
     def __init__(self, callbacks: Sequence[Callback], folder: Path) -> None:
+        if isinstance(callbacks, Callback):
+            raise InvalidInput(f"callbacks must be a list: write callbacks=[{type(callbacks).__name__}(…)]")
         given: list[Any] = list(callbacks)
         for callback in given:
             if not isinstance(callback, Callback):

@@ -61,6 +61,10 @@ class Model(Trainer):
     ) -> None:
         if task not in _LOSSES:
             raise InvalidInput(f"task must be one of {', '.join(_LOSSES)}, not {task!r}")
+        functions: dict[str, Any] = {"init": init, "apply": apply, "loss": loss or _LOSSES[task]}
+        for name, function in functions.items():
+            if not callable(function):
+                raise InvalidInput(f"{name} must be a function, got {type(function).__name__}")
         self._init, self._apply, self._loss = init, apply, loss or _LOSSES[task]
         self._default_loss, self._shape, self.task, self.l2 = loss is None, shape, task, l2
         vector, self._unravel = _flat(init(_jax.random.key(0)))
@@ -113,7 +117,7 @@ class Model(Trainer):
         rate, l2, proximal = factors
 
         def total(vector: Any, batch: Any, weights: Any) -> Any:
-            losses = self._loss(self._apply(self._unravel(vector), inputs[batch]), targets[batch])
+            losses = self._losses(self._apply(self._unravel(vector), inputs[batch]), targets[batch])
             return (losses * weights).sum()
 
         def step(vector: Any, given: Any) -> tuple[Any, None]:
@@ -143,10 +147,19 @@ class Model(Trainer):
     def _evaluated(self, params: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """Returns the loss of each example and its prediction."""
         outputs = self._apply(self._unravel(params), inputs)
-        losses = self._loss(outputs, targets)
+        losses = self._losses(outputs, targets)
         if self.task == "regression":
             return losses, outputs.reshape(-1)
         return losses, (outputs.reshape(-1) > 0).astype(int) if self.task == "binary" else outputs.argmax(-1)
+
+    def _losses(self, outputs: Any, targets: Any) -> Any:
+        """Returns the loss of each example. Raises InvalidInput for other shapes, which broadcast."""
+        losses = self._loss(outputs, targets)
+        if _jnp.shape(losses) != targets.shape:
+            raise InvalidInput(
+                f"loss must return the loss of each example: expected shape {targets.shape}, got {_jnp.shape(losses)}"
+            )
+        return losses
 
     def predict(self, params: Array, inputs: Any) -> Array:
         """Returns a probability per class, or real numbers for a regression."""
@@ -173,6 +186,8 @@ def _flat(params: Any) -> tuple[Array, Any]:
     """Returns the parameters as a float32 vector, and the function that restores the pytree."""
     ravel: Any = ravel_pytree
     vector, unravel = ravel(params)
+    if not len(vector):
+        raise InvalidInput("init returned no parameters")
     if vector.dtype != np.float32:
         raise InvalidInput(f"the parameters must be float32 arrays, not {vector.dtype}")
     return np.array(vector), unravel

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from . import _deltafl
 from ._kinds import is_mapping
 from ._torch_cohort import ModuleCohort, Spec
-from ._torch_examples import sent
+from ._torch_examples import sent, shaped, typed
+from ._torch_probe import check_targets, one_tensor
 from ._torch_random import RNG_LOCK, random_state, seeded
 from ._trainer import IGNORED, Local, Trainer
 from .errors import InvalidInput
@@ -35,7 +36,9 @@ class Module(Trainer):
 
     **Parameters.** w contains the parameters in the order of ``named_parameters``, followed by the
     averaged buffers. Parameters that do not require a gradient, such as a frozen backbone, keep the
-    values of ``net``. They are not part of w and are not sent.
+    values of ``net``. They are not part of w and are not sent. A module in float64 receives its
+    inputs in float64 and computes in it; w is sent in float32. Parameters that a step does not use
+    have the gradient 0 in this step.
 
     **Buffers.** With ``buffers="average"`` the floating-point buffers, such as the running mean of
     a batch norm, are averaged like parameters, but without l2 and proximal term. With ``"fixed"``
@@ -47,22 +50,26 @@ class Module(Trainer):
 
     Args:
         net: The module. The trainer copies it.
-        loss: A function ``loss(output, target)`` that returns the mean loss of a batch. The default
-            depends on the task; for classes it is the cross-entropy.
+        loss: A function ``loss(output, target)`` that returns the mean loss of a batch. The targets
+            have one number per example, so that an output of shape (n, 1) needs ``output[:, 0]``.
+            The default depends on the task; for classes it is the cross-entropy.
         shape: The shape of one input, such as ``(1, 28, 28)``. Without it a batch is a matrix.
         task: The kind of prediction, which determines the metrics.
         l2: λ of the penalty (λ/2)‖w‖².
         buffers: The treatment of floating-point buffers: "average" or "fixed".
         init: "keep" starts every seed from the current parameters of ``net``. "reset" calls
-            ``reset_parameters`` of every layer, with torch seeded with the seed of the run.
+            ``reset_parameters`` of every layer, with torch seeded with the seed of the run. Parameters
+            of layers without this method, such as attention layers, keep their values, and the
+            logger ``deltafl.torch`` names them.
         optimizer: A function that returns the optimiser of a device for one round, such as
             ``lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``. The
             gradient includes l2 and the proximal term. The default is plain SGD.
         device: The torch device. The default is a GPU if one is available, otherwise the CPU.
         cohort: Whether many devices train in one call, with ``torch.func.vmap``. "auto" does so on a
             GPU. On a CPU it does not, because the parameters are then bitwise equal to those of
-            deployed devices. A module that vmap does not support trains one device after another;
-            the logger ``deltafl.torch`` reports the reason.
+            deployed devices. A module that vmap does not support trains one device after another, and
+            so does a module or a loss that mixes the examples of a batch. The logger
+            ``deltafl.torch`` reports the reason.
         compile: How the step of a cohort runs. "auto" and "graph" record it as a CUDA graph.
             "inductor" also compiles it with ``torch.compile``, which takes up to minutes at the
             start. "off" runs the operations of the module.
@@ -105,6 +112,7 @@ class Module(Trainer):
             )
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
             raise InvalidInput('buffers must be "average" or "fixed", init must be "keep" or "reset"')
+        _check_module(net, loss)
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
@@ -114,6 +122,9 @@ class Module(Trainer):
         self._net = copy.deepcopy(net).to(self._device)
         named = dict(self._net.named_parameters())
         self._trained = [name for name, value in named.items() if value.requires_grad]
+        types = {value.dtype for value in named.values() if value.is_floating_point()}
+        #: The type of inputs and targets that are real numbers. Narrower types cannot store all inputs.
+        self._dtype = torch.float64 if types == {torch.float64} else torch.float32
         if not self._trained:
             raise InvalidInput("the module has no parameter that requires a gradient")
         buffers_by_name = dict(self._net.named_buffers())
@@ -159,11 +170,20 @@ class Module(Trainer):
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """Returns the initial parameters w₀."""
         if self._init == "reset":
+            kept: list[str] = []
+            net: Any = self._net
             with RNG_LOCK.exclusive(), seeded(int(rng.integers(2**63))):
-                for layer in self._net.modules():
+                for path, layer in net.named_modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
                         reset()
+                    else:
+                        own = layer.named_parameters(prefix=path, recurse=False)
+                        kept += [name for name, value in own if value.requires_grad]
+            if kept:
+                _LOG.warning(
+                    'init="reset" keeps %s: the layer has no method reset_parameters', ", ".join(kept)
+                )
         return self._store()
 
     def cohort(self) -> ModuleCohort | None:
@@ -195,6 +215,7 @@ class Module(Trainer):
                 momentum=momentum,
                 compile=self._compile,
                 device=self._device,
+                dtype=self._dtype,
             )
         )
 
@@ -243,9 +264,8 @@ class Module(Trainer):
 
     def _batch(self, inputs: Any) -> Any:
         if is_mapping(inputs):
-            return {name: sent(array, self._device) for name, array in inputs.items()}
-        batch = sent(inputs, self._device)
-        return batch if self._shape is None else batch.view(len(inputs), *self._shape)
+            return {name: typed(sent(array, self._device), self._dtype) for name, array in inputs.items()}
+        return shaped(typed(sent(inputs, self._device), self._dtype), self._shape)
 
     def _output(self, batch: Any) -> Any:
         """Returns the output of the module. A dict of inputs is passed as keyword arguments."""
@@ -259,13 +279,13 @@ class Module(Trainer):
         self._load(params)
         self._net.eval()
         wanted = self._targets(targets)
-        output = self._output(self._batch(inputs))
+        output = one_tensor(self._output(self._batch(inputs)))
         if self._is_default:
             # Double precision, so that equal losses compare as equal. At w = 0 all losses are equal.
             exact = wanted.double() if wanted.is_floating_point() else wanted
             total = float(self._loss(output.double(), exact)) * len(targets)
         else:
-            total = float(self._loss(output, wanted)) * len(targets)
+            total = float(_one_number(self._loss(output, wanted))) * len(targets)
         if self.task == "regression":
             return total, output.reshape(-1).float().cpu().numpy()
         if self.task == "binary":
@@ -277,7 +297,7 @@ class Module(Trainer):
         """Returns a probability per class, or real numbers for a regression."""
         self._load(np.array(params, dtype=np.float32))
         self._net.eval()
-        output = self._output(self._batch(inputs)).double()
+        output = one_tensor(self._output(self._batch(inputs))).double()
         if self.task == "regression":
             return np.asarray(output.reshape(-1).cpu().numpy())
         if self.task == "binary":
@@ -286,8 +306,10 @@ class Module(Trainer):
         return np.asarray(torch.softmax(output, dim=-1).cpu().numpy())
 
     def _targets(self, targets: NDArray[Any]) -> Any:
-        wanted = sent(targets, self._device)
-        return wanted.float() if self.task == "binary" else wanted
+        if self._is_default:
+            check_targets(self.task, targets)
+        wanted = typed(sent(targets, self._device), self._dtype)
+        return wanted.to(self._dtype) if self.task == "binary" else wanted
 
     def update(
         self, params: NDArray[Any], inputs: Any, targets: NDArray[Any], local: Local
@@ -326,8 +348,10 @@ class Module(Trainer):
             }
             if self._transform is not None:
                 part = self._transform(part, torch.Generator().manual_seed(local.seed + step))
-            loss = self._loss(self._output(part), all_targets[indices])
-            gradient = list(torch.autograd.grad(loss, weights))
+            loss = _one_number(self._loss(self._output(part), all_targets[indices]))
+            # Parameters that the step does not use have the gradient 0.
+            found: Any = torch.autograd.grad(loss, weights, allow_unused=True)
+            gradient = [torch.zeros_like(w) if slope is None else slope for w, slope in zip(weights, found)]
             self._step(weights, gradient, (centre, drift), local, optimizer)
         return self._store()
 
@@ -372,6 +396,29 @@ class Module(Trainer):
             name: np.array(value.detach().cpu().numpy())
             for name, value in self._net.state_dict().items()
         }
+
+
+def _check_module(net: Any, loss: Any) -> None:
+    """Rejects modules and losses that cannot be trained."""
+    if not isinstance(net, torch.nn.Module):
+        kind = f"the class {net.__name__}: write {net.__name__}(…)" if isinstance(net, type) else type(net).__name__
+        raise InvalidInput(f"expected a torch.nn.Module, got {kind}")
+    if loss is not None and not callable(loss):
+        raise InvalidInput(f"loss must be a function of the output and the targets, got {loss!r}")
+    parameters: Any = net.named_parameters()
+    for name, value in parameters:
+        if torch.nn.parameter.is_lazy(value):
+            raise InvalidInput(f"parameter {name!r} has no shape yet: call the module once with an example")
+        if value.is_complex():
+            raise InvalidInput(f"parameter {name!r} is complex; store it as real numbers (torch.view_as_real)")
+
+
+def _one_number(loss: Any) -> Any:
+    """Returns the loss of a batch. Raises InvalidInput if it is not one number."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return loss
+    shape = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+    raise InvalidInput(f'loss must return the mean loss of a batch as a tensor, got {shape} (reduction="mean")')
 
 
 def _default_loss(task: str) -> Loss:

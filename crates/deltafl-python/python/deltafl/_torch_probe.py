@@ -1,0 +1,98 @@
+"""A test of whether the examples of a batch are independent, which devices in one call require."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ._torch_examples import called
+from ._torch_loss import losses_of
+from ._torch_spec import Spec
+from .errors import InvalidInput
+
+__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor"]
+
+Array = NDArray[Any]
+
+#: The largest relative differences that rounding explains: of a loss, and of outputs in TF32.
+_TOLERANCE, _OF_OUTPUTS = 1e-3, 1e-2
+#: The number of examples of a test.
+_TESTED = 64
+#: The number of examples that a test also computes alone.
+_ALONE = 8
+
+
+def one_tensor(output: Any) -> Any:
+    """Returns the output of a module. Raises InvalidInput if it is not a tensor."""
+    if isinstance(output, torch.Tensor):
+        return output
+    raise InvalidInput(
+        f"forward returns a {type(output).__name__}, expected one tensor with the outputs of the batch: "
+        "wrap the module in one that returns only this tensor"
+    )
+
+
+def check_targets(task: str, targets: Array) -> None:
+    """Rejects targets that the default loss of a task does not accept."""
+    if task != "regression" and np.issubdtype(targets.dtype, np.floating):
+        hint = "for one-hot targets, pass argmax(axis=1)" if targets.ndim > 1 else 'use task="regression"'
+        raise InvalidInput(f"the targets are real numbers, but task={task!r} needs classes: {hint}")
+    if task == "binary" and targets.max(initial=0) > 1:
+        raise InvalidInput(f'task="binary" needs the classes 0 and 1, got {targets.max()}: use task="classes"')
+
+
+@torch.no_grad()
+def loss_problem(spec: Spec, output: Any, wanted: Any) -> str | None:
+    """Returns why the loss of a batch is not the mean of the losses of its examples, or None."""
+    if spec.default_loss or len(wanted) < 2:
+        return None
+    output, wanted = output[:_TESTED], wanted[:_TESTED]
+    try:
+        whole, losses = spec.loss(output, wanted), losses_of(spec, output, wanted)
+    except Exception:
+        # The training reports the exception.
+        return None
+    if whole.numel() != 1:
+        return f"loss must return one number per batch, the mean, got shape {tuple(whole.shape)}"
+    if _differ(whole.reshape(()), losses.mean(), _TOLERANCE * losses.abs().max()):
+        return (
+            "the loss of a batch is not the mean of the losses of its examples, "
+            "for example because of class weights or a sum"
+        )
+    return None
+
+
+@torch.no_grad()
+def module_problem(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> str | None:
+    """Returns why the output of a training step depends on the other examples, or None."""
+    count = len(next(iter(inputs.values())))
+    if count < 2:
+        return None
+    net = copy.deepcopy(net).train()
+
+    def output(rows: slice) -> Any:
+        # The forward pass may modify buffers.
+        given = {name: value.clone() for name, value in tensors.items()}
+        return called(net, given, {name: value[rows] for name, value in inputs.items()})
+
+    everything, half = slice(0, count), count // 2
+    parts = [slice(0, half), slice(half, count), *(slice(k, k + 1) for k in range(min(count, _ALONE)))]
+    for rows in parts:
+        try:
+            whole, again, alone = output(everything), output(everything), output(rows)
+            # Random layers are the subject of another message.
+            if torch.equal(whole, again) and _differ(whole[rows], alone, _OF_OUTPUTS * whole.abs().max()):
+                return "the output of the module for one example depends on the other examples of the batch"
+        except Exception:
+            # The training reports the exception. A batch norm fails for one example.
+            continue
+    return None
+
+
+def _differ(first: Any, second: Any, allowed: Any) -> bool:
+    difference = (first.double() - second.double()).abs().max()
+    return bool(difference > allowed.double() + 1e-6)
