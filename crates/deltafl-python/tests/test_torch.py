@@ -247,6 +247,9 @@ def test_modules_that_cannot_be_trained_are_rejected() -> None:
     for module, loss, message in cases:
         with pytest.raises(dfl.InvalidInput, match=message):
             dfl_torch.Module(module, loss)
+    adam: Any = torch.optim.Adam
+    with pytest.raises(dfl.InvalidInput, match=r"got a class: write lambda params, local: torch.optim.Adam\(params"):
+        dfl_torch.Module(torch.nn.Linear(2, 2), optimizer=adam)
 
 
 def test_the_gradient_of_the_superquantile_is_the_worst_case_mixture() -> None:

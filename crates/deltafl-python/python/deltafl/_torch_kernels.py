@@ -1,8 +1,8 @@
 """Triton kernels for the convolutions and norms of many devices, each with its own weights.
 
-The kernels use the tensor cores. With the precision "tf32x3", a sum of n products has a relative
-error of about n · 1e-8. The order of a summation depends on the layer only, so that a device has
-the same bits in every cohort.
+The kernels use the tensor cores. With the precision "tf32x3", sums are as accurate as in float32.
+The order of a summation depends on the layer only, so that a device has the same bits in every
+cohort.
 """
 
 # Triton has no types.

@@ -112,7 +112,7 @@ class Module(Trainer):
             )
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
             raise InvalidInput('buffers must be "average" or "fixed", init must be "keep" or "reset"')
-        _check_module(net, loss)
+        _check_module(net, loss, optimizer)
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
@@ -398,13 +398,16 @@ class Module(Trainer):
         }
 
 
-def _check_module(net: Any, loss: Any) -> None:
-    """Rejects modules and losses that cannot be trained."""
+def _check_module(net: Any, loss: Any, optimizer: Any) -> None:
+    """Rejects modules, losses and optimisers that cannot be used."""
     if not isinstance(net, torch.nn.Module):
         kind = f"the class {net.__name__}: write {net.__name__}(…)" if isinstance(net, type) else type(net).__name__
         raise InvalidInput(f"expected a torch.nn.Module, got {kind}")
     if loss is not None and not callable(loss):
         raise InvalidInput(f"loss must be a function of the output and the targets, got {loss!r}")
+    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
+        call = f"torch.optim.{optimizer.__name__}(params, lr=local.learning_rate)"
+        raise InvalidInput(f"optimizer must be a function, got a class: write lambda params, local: {call}")
     parameters: Any = net.named_parameters()
     for name, value in parameters:
         if torch.nn.parameter.is_lazy(value):
