@@ -16,12 +16,18 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 18] = [
+const HEADERS: [(&str, &str); 24] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("groups.cuh", include_str!("kernels/groups.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
+    ("gru/layout.cuh", include_str!("kernels/gru/layout.cuh")),
+    ("gru/computing.cuh", include_str!("kernels/gru/computing.cuh")),
+    ("gru/forward.cuh", include_str!("kernels/gru/forward.cuh")),
+    ("gru/backward.cuh", include_str!("kernels/gru/backward.cuh")),
+    ("gru/descend.cuh", include_str!("kernels/gru/descend.cuh")),
+    ("gru/beside.cuh", include_str!("kernels/gru/beside.cuh")),
     ("general/wave.cuh", include_str!("kernels/general/wave.cuh")),
     ("general/product.cuh", include_str!("kernels/general/product.cuh")),
     ("general/dense.cuh", include_str!("kernels/general/dense.cuh")),
