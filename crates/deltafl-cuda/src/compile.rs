@@ -16,12 +16,17 @@ use cudarc::nvrtc::{Ptx, result, sys};
 use crate::GpuError;
 
 /// The headers that sources include.
-const HEADERS: [(&str, &str); 24] = [
+const HEADERS: [(&str, &str); 29] = [
     ("common.cuh", include_str!("kernels/common.cuh")),
     ("norm.cuh", include_str!("kernels/norm.cuh")),
     ("split.cuh", include_str!("kernels/split.cuh")),
     ("groups.cuh", include_str!("kernels/groups.cuh")),
     ("cluster.cuh", include_str!("kernels/cluster.cuh")),
+    ("conv_net/layout.cuh", include_str!("kernels/conv_net/layout.cuh")),
+    ("conv_net/working.cuh", include_str!("kernels/conv_net/working.cuh")),
+    ("conv_net/forward.cuh", include_str!("kernels/conv_net/forward.cuh")),
+    ("conv_net/full.cuh", include_str!("kernels/conv_net/full.cuh")),
+    ("conv_net/backward.cuh", include_str!("kernels/conv_net/backward.cuh")),
     ("gru/layout.cuh", include_str!("kernels/gru/layout.cuh")),
     ("gru/computing.cuh", include_str!("kernels/gru/computing.cuh")),
     ("gru/forward.cuh", include_str!("kernels/gru/forward.cuh")),
