@@ -188,11 +188,11 @@ class Model(Trainer):
         given = self._shaped(inputs, 1)
         parts = [slice(0, half), slice(half, count), *(slice(k, k + 1) for k in range(min(count, _ALONE)))]
 
-        @_jax.jit
-        def results(vector: Any, inputs: Any, targets: Any) -> Any:
+        def computed(vector: Any, inputs: Any, targets: Any) -> Any:
             outputs = self._apply(self._unravel(vector), inputs)
             return outputs, self._losses(outputs, targets)
 
+        results = _jax.jit(computed)
         noise = np.random.default_rng(0).normal(scale=0.01, size=self.num_params).astype(np.float32)
         with _jax.default_matmul_precision("highest"):
             for vector in (params, params + noise):
