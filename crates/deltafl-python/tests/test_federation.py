@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,43 @@ def test_a_callback_and_a_seed_without_a_list_are_explained() -> None:
                 federation, dfl.models.Linear(), dfl.FedAvg(), rounds=1, cohort=1, local=dfl.SGD(lr=0.1, batch=2),
                 progress=False, **given,
             )  # fmt: skip
+
+
+def test_names_of_classes_are_kept() -> None:
+    inputs = np.arange(16, dtype=np.float32).reshape(8, 2)
+    words, devices = np.array(["well", "ill"] * 4), np.repeat(["a", "b"], 4)
+    federation = dfl.Federation.from_arrays(inputs, words, devices)
+    federation.save("folder")
+    columns = Columns(x=inputs.tolist(), y=words.tolist())
+    data_set = dfl.Federation.from_dataset(columns, devices, inputs="x", target="y")
+    options: dict[str, Any] = {"rounds": 1, "cohort": 2, "local": dfl.SGD(lr=0.1, batch=4), "progress": False}
+    for one in (federation, dfl.Federation.open("folder"), data_set):
+        run = dfl.train(one, dfl.models.Linear(), dfl.FedAvg(), **options)
+        assert run.class_names == dfl.Run(run.path).class_names == ["ill", "well"]
+    assert set(np.array(run.class_names)[run[0].predict(inputs)]) <= {"ill", "well"}
+    numbers = dfl.Federation.from_arrays(inputs, np.arange(8) % 2, devices)
+    assert dfl.train(numbers, dfl.models.Linear(), dfl.FedAvg(), **options).class_names == []
+
+
+def test_folders_pairs_and_packages_that_are_missing_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(dfl.InvalidInput, match=r"^cannot open the federation nowhere: .* no federation\.toml$"):
+        dfl.Federation.open("nowhere")
+    given: list[tuple[Any, str]] = [(("a",), "got a tuple of length 1"), ("ab", "got a str"), (3, "got a int")]
+    for pair, message in given:
+        with pytest.raises(dfl.InvalidInput, match=message):
+            dfl.Federation.write("folder", iter([pair]))
+    table = dfl.Table.from_columns({"x": np.ones(2)})
+    for name, method in {"pandas": "to_pandas", "pyarrow": "to_arrow", "polars": "to_polars"}.items():
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ModuleNotFoundError, match=f"pip install {name}"):
+            getattr(table, method)()
+
+
+def test_inputs_with_other_features_are_explained() -> None:
+    inputs, targets = np.ones((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
+    federation = dfl.Federation({"a": (inputs, targets), "b": (inputs, targets)})
+    local = dfl.SGD(lr=0.1, batch=2)
+    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), rounds=1, cohort=2, local=local, progress=False)
+    for wrong in (inputs[:, :2], inputs[0], np.ones((4, 1, 2))):
+        with pytest.raises(dfl.InvalidInput, match="trained on 3 features per example, got inputs of shape"):
+            run[0].predict(wrong)

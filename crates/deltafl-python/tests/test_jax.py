@@ -117,3 +117,39 @@ def test_losses_and_functions_that_do_not_fit_are_explained() -> None:
         dfl_jax.Model({}, lambda w, x: x)  # type: ignore[arg-type]
     with pytest.raises(dfl.InvalidInput, match="init returned no parameters"):
         dfl_jax.Model(lambda key: {}, lambda w, x: x)
+
+
+def test_models_and_losses_that_mix_examples_are_rejected() -> None:
+    def relative(outputs: Any, targets: Any) -> Any:
+        losses = (outputs - targets) ** 2
+        return losses / losses.mean()
+
+    def centred(params: Any, inputs: Any) -> Any:
+        return (inputs - inputs.mean(0)) @ params
+
+    cases: dict[str, tuple[Any, Any, str]] = {
+        "output": (centred, None, "the output of apply for one example depends on the other examples"),
+        "loss": (lambda w, x: x @ w, relative, "the loss for one example depends on the other examples"),
+    }
+    for name, (apply, loss, message) in cases.items():
+        # All outputs are equal at w = 0.
+        model = dfl_jax.Model(lambda key: jnp.zeros(6), apply, loss, task="regression")
+        with pytest.raises(dfl.TrainerError, match=message) as raised:
+            trained(model, federation(None), dfl.FedAvg(), name)
+        assert isinstance(raised.value.__cause__, dfl.InvalidInput)
+
+
+def test_large_outputs_and_deep_models_are_not_rejected() -> None:
+    def init(key: Any) -> Any:
+        return [jax.random.normal(one, (6, 6)) for one in jax.random.split(key, 12)]
+
+    def apply(params: Any, inputs: Any) -> Any:
+        for layer in params:
+            inputs = inputs + jnp.tanh(inputs @ layer)
+        return 1e4 * inputs
+
+    rng = np.random.default_rng(1)
+    for examples in (2, 3, 200):
+        inputs, targets = rng.standard_normal((examples, 6)).astype(np.float32), rng.integers(6, size=examples)
+        model = dfl_jax.Model(init, apply)
+        model.loss(model.init(rng), inputs, targets)

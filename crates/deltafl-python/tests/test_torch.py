@@ -252,6 +252,26 @@ def test_modules_that_cannot_be_trained_are_rejected() -> None:
         dfl_torch.Module(torch.nn.Linear(2, 2), optimizer=adam)
 
 
+def test_devices_and_optimizers_that_cannot_be_used_are_explained(federation: dfl.Federation) -> None:
+    for device in ["warp", *([] if torch.cuda.is_available() else ["cuda"])]:
+        with pytest.raises(dfl.InvalidInput, match=f"the torch device '{device}' is not available"):
+            dfl_torch.Module(torch.nn.Linear(5, 2), device=device)
+    for cohort in ("on", "off"):
+        module = dfl_torch.Module(
+            torch.nn.Linear(5, 2), optimizer=lambda params, local: torch.optim.LBFGS(params), device="cpu", cohort=cohort
+        )
+        with pytest.raises(dfl.TrainerError, match="LBFGS evaluates the loss several times per step"):
+            dfl.train(federation, module, dfl.FedAvg(), **SHORT)
+
+
+def test_predictions_for_other_features_are_rejected(federation: dfl.Federation) -> None:
+    module = dfl_torch.Module(torch.nn.Linear(5, 2), device="cpu")
+    run = dfl.train(federation, module, dfl.FedAvg(), **SHORT)
+    with pytest.raises(dfl.InvalidInput, match=r"trained on 5 features per example, got inputs of shape \(3, 4\)"):
+        run[0].predict(np.ones((3, 4), dtype=np.float32))
+    assert run[0].predict(np.ones((3, 5), dtype=np.float32)).shape == (3,)
+
+
 def test_the_gradient_of_the_superquantile_is_the_worst_case_mixture() -> None:
     losses = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64, requires_grad=True)
     value = dfl_torch.superquantile(losses, 0.5)

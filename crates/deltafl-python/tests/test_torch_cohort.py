@@ -388,6 +388,33 @@ def test_modules_and_losses_that_mix_examples_train_one_after_another(
     assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
 
 
+@pytest.mark.parametrize("buffers", ["average", "fixed"])
+def test_buffers_that_an_evaluation_changes_do_not_affect_the_next_one(buffers: Any) -> None:
+    class Counting(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, rows: Any) -> Any:
+            if not self.training:
+                self.calls += 1
+                self.scale *= 2.0
+            return self.out(rows) * self.scale * self.calls.clamp(min=1)
+
+    torch.manual_seed(1)
+    net, data, found = Counting(), federation(6, 3), []
+    for cohort in ("on", "off"):
+        module = dfl_torch.Module(net, buffers=buffers, cohort=cohort, device="cpu")
+        options: dict[str, Any] = {"rounds": 3, "cohort": 4, "evaluate_every": 1, "progress": False}
+        found.append(dfl.train(data, module, dfl.FedAvg(), local=dfl.SGD(lr=0.1, batch=4), **options))
+        assert int(module._fixed["calls"]) == 0
+    losses = [np.array(run.devices().to_dict()["loss"]) for run in found]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(found[0][0].params(), found[1][0].params(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("cohort", ["on", "off"])
 def test_an_update_agrees_with_a_plain_loop_of_pytorch(cohort: Any) -> None:
     data = federation(6, 3)

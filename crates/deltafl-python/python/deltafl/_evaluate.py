@@ -195,11 +195,11 @@ def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
     """Returns the outputs of a model for some inputs."""
     trainer = track._trainer()
     if trainer is not None:
-        given = inputs if is_mapping(inputs) else _matrix(inputs)
+        given = inputs if is_mapping(inputs) else _checked(track, _matrix(inputs))
         return np.asarray(trainer.predict(track.params(seed), given))
     from ._federation import Federation
 
-    rows = _matrix(inputs)
+    rows = _checked(track, _matrix(inputs))
     check_normalised(track._run)
     params = track.params(seed)
     is_regression = _task(track) == "regression"
@@ -207,6 +207,18 @@ def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
     classes = None if is_regression else _class_count(track, seed)
     federation = Federation({"inputs": (rows, targets)}, classes=classes)
     return _built_in(track, params, federation, 0)
+
+
+def _checked(track: Track, rows: Array) -> Array:
+    """Rejects inputs with another number of features than the training data."""
+    features = track._run._contract().get("inputs", {}).get("dim")
+    # Inputs of several parts are stored in one matrix, but trainers receive a dict.
+    data = track._run._supplied.federation
+    if features is None or (data is not None and data._layout is not None):
+        return rows
+    if (int(np.prod(rows.shape[1:])) if rows.ndim > 1 else 1) != features:
+        raise InvalidInput(f"the model was trained on {features} features per example, got inputs of shape {rows.shape}")
+    return rows
 
 
 def _class_count(track: Track, seed: int | None) -> int:

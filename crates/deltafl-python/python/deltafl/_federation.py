@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from . import _deltafl
 from ._arrays import class_labels, matrix, one_matrix, one_vector
 from ._columns import class_targets, feature_values, missing_values
-from ._kinds import is_mapping, is_tuple
+from ._kinds import is_list, is_mapping, is_tuple
 from ._layout import Layout, Part, is_structured
 from ._sources import columns_of, device_arrays, is_source, rows_of
 from .errors import InvalidInput
 
 __all__ = ["Federation"]
 
+#: The file that every federation folder contains.
+_MANIFEST = "federation.toml"
 #: The file of a federation folder that describes structured inputs.
 _LAYOUT = "layout.json"
 
@@ -135,6 +137,12 @@ class Federation:
         self._inner = _deltafl.Federation.of_arrays(arrays)
         self._source = ("arrays", arrays)
 
+    def _name_classes(self, names: list[str]) -> None:
+        """Sets the names of the classes. Does nothing if their number differs."""
+        if names and len(names) == self.classes:
+            arrays: _Arrays = self._source[1]
+            self._hold(replace(arrays, class_names=names))
+
     @classmethod
     def _of(cls, inner: _deltafl.Federation, *source: Any) -> Federation:
         federation = cls.__new__(cls)
@@ -195,9 +203,7 @@ class Federation:
         if classes is None and np.issubdtype(labels.dtype, np.integer):
             classes = int(labels.max()) + 1
         federation = cls(parts, name=name, classes=classes, split=split)
-        if len(names) == federation.classes and names:
-            arrays: _Arrays = federation._source[1]
-            federation._hold(replace(arrays, class_names=names))
+        federation._name_classes(names)
         return federation
 
     @classmethod
@@ -289,8 +295,9 @@ class Federation:
             owners = np.asarray(devices)
         if len(owners) != len(labels):
             raise InvalidInput(f"{len(labels)} examples and {len(owners)} devices")
+        names: list[str] = []
         if isinstance(labels, np.ndarray) and labels.ndim == 1:
-            labels, _ = class_targets(labels)
+            labels, names = class_targets(labels)
             if classes is None and np.issubdtype(labels.dtype, np.integer):
                 classes = int(labels.max()) + 1
         order = np.argsort(owners, kind="stable")
@@ -299,11 +306,15 @@ class Federation:
             str(owners[places[0]]): (rows_of(examples, places), rows_of(labels, places))
             for places in np.split(order, starts[1:])
         }
-        return cls(parts, name=name, classes=classes, split=split)
+        federation = cls(parts, name=name, classes=classes, split=split)
+        federation._name_classes(names)
+        return federation
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Federation:
         """Opens a federation folder. The files are memory-mapped and read on demand."""
+        if not (Path(folder) / _MANIFEST).exists():
+            raise InvalidInput(f"cannot open the federation {folder}: the folder contains no {_MANIFEST}")
         federation = cls._of(_deltafl.Federation.open(folder), "folder", str(Path(folder).resolve()))
         layout = Path(folder) / _LAYOUT
         if layout.exists():
@@ -347,7 +358,10 @@ class Federation:
             split: The splits of the devices, as for :class:`Federation`.
         """
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
-        for id, value in devices:
+        for pair in devices:
+            if not is_list(pair) or len(pair) != 2:
+                raise InvalidInput(f"devices must yield pairs (identity, (inputs, targets)), got {_shown(pair)}")
+            id, value = pair
             inputs, targets, part = _device(str(id), value, split)
             labels = class_labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
             writer.push(str(id), part, np.ascontiguousarray(inputs), labels)
@@ -429,6 +443,11 @@ def _restored(source: tuple[Any, ...], layout: Layout | None) -> Federation:
         federation._hold(value)
     federation._layout = layout
     return federation
+
+
+def _shown(value: Any) -> str:
+    """Returns the type of a value, and the length of a list or tuple."""
+    return f"a {type(value).__name__} of length {len(value)}" if is_list(value) else f"a {type(value).__name__}"
 
 
 def _check_splits(ids: list[str], split: Splits) -> None:

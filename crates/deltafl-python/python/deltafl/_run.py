@@ -161,6 +161,17 @@ class Run:
         summary: dict[str, Any] = json.loads(_deltafl.summary(self.path)[0])
         return summary
 
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes by number, as in the training data. Empty if they have no names."""
+        return list(self._contract().get("class_names", []))
+
+    def _contract(self) -> dict[str, Any]:
+        """Returns the shape of the data. It is empty for the folders of earlier versions."""
+        path = self.path / "contract.json"
+        contract: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return contract
+
     def table(self) -> Table:
         """Returns a table with one row per model.
 
@@ -369,9 +380,9 @@ class Track:
         return outputs(self, inputs, seed)
 
     def predict(self, inputs: Any, *, seed: int | None = None) -> NDArray[Any]:
-        """Returns the prediction for every example: a class or a real number.
+        """Returns the prediction for every example: the number of a class, or a real number.
 
-        A run that was reopened needs no data. The model of a trainer needs the trainer:
+        ``Run.class_names`` contains the names of the classes. A run that was reopened needs no data. The model of a trainer needs the trainer:
         ``Run(folder, trainer=…)``.
 
         Args:

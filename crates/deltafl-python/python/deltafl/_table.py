@@ -49,20 +49,27 @@ class Table:
 
     def to_polars(self) -> Any:
         """Returns the table as a ``polars.DataFrame``. Requires polars."""
-        polars: Any = importlib.import_module("polars")
-        return polars.DataFrame(self)
+        return _package("polars").DataFrame(self)
 
     def to_arrow(self) -> Any:
         """Returns the table as a ``pyarrow.Table``. Requires pyarrow."""
-        pyarrow: Any = importlib.import_module("pyarrow")
-        return pyarrow.table(self)
+        return _package("pyarrow").table(self)
 
     def to_pandas(self) -> Any:
         """Returns the table as a ``pandas.DataFrame``. Requires pandas and pyarrow."""
+        _package("pandas")
         return self.to_arrow().to_pandas()
 
     def __repr__(self) -> str:
         return f"Table of {len(self)} rows: {', '.join(self.columns)}"
+
+
+def _package(name: str) -> Any:
+    """Returns a package that a conversion needs."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"the conversion needs the package {name}: pip install {name}") from error
 
 
 def _column(values: Sequence[Any] | NDArray[Any]) -> list[str] | NDArray[np.float64]:

@@ -50,6 +50,7 @@ class ModuleCohort(Cohort):
         self._eval_net = spec.net
         if self._problem is not None:
             _LOG.warning("devices train one after another: %s", self._problem)
+        self._buffers = {name for name, _ in spec.net.named_buffers()}
         self._examples = HeldExamples(spec.device, spec.shape, spec.dtype)
         self._largest: int | None = None
         self._said = False
@@ -166,8 +167,7 @@ class ModuleCohort(Cohort):
             if problem is None:
                 self._refuse(module_problem(net, tensors, inputs))
             if self._independent and not self._spec.default_loss:
-                net = self._eval_net.eval()
-                output = one_tensor(called(net, tensors, inputs))
+                output = self._evaluated(tensors, inputs)
                 self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
         return self._independent
 
@@ -184,6 +184,11 @@ class ModuleCohort(Cohort):
         of_params = views(shared(vector).to(self._device), spec.shapes)
         tensors.update({name: part.to(spec.types[name]) for name, part in of_params.items()})
         return tensors
+
+    def _evaluated(self, tensors: dict[str, Any], inputs: dict[str, Any]) -> Any:
+        """Returns the output of the module in evaluation mode. The forward pass may modify buffers, but not w."""
+        given = {name: value.clone() if name in self._buffers else value for name, value in tensors.items()}
+        return one_tensor(called(self._eval_net.eval(), given, inputs))
 
     def _wanted(self, targets: Any) -> Any:
         return targets.to(self._spec.dtype) if self._spec.task == "binary" else targets
@@ -224,7 +229,6 @@ class ModuleCohort(Cohort):
         inside = np.arange(longest)[None, :] < lengths[:, None]
         rows = np.where(inside, rows, rows[:, :1])
         per_pass = max(1, _SCORED_AT_ONCE // longest)
-        self._eval_net.eval()
         found: list[Any] = []
         for vector in params:
             tensors = self._tensors(vector)
@@ -233,7 +237,7 @@ class ModuleCohort(Cohort):
                 mask = sent(inside[first : first + per_pass], self._device)
                 # Padding is not evaluated.
                 inputs, targets = self._examples.rows(part[mask])
-                output = one_tensor(called(self._eval_net, tensors, inputs))
+                output = self._evaluated(tensors, inputs)
                 self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
                 if not self._independent:
                     return None

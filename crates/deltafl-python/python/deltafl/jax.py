@@ -28,13 +28,19 @@ Loss = Callable[[Any, Any], Any]
 _jax: Any = jax
 _jnp: Any = jax.numpy
 
+#: The number of examples of the test for models that mix examples, and of those that it computes alone.
+_TESTED, _ALONE = 64, 8
+#: The largest relative difference that rounding explains.
+_TOLERANCE = 1e-2
+
 
 class Model(Trainer):
     """A trainer for any model of JAX: two functions of its parameters.
 
     All devices of a cohort train in one call, with ``jax.vmap`` over the devices and ``jax.jit``.
     The step is plain SGD with l2, the proximal term and the corrections of SCAFFOLD and FedDyn. The
-    function ``apply`` gets no random numbers, so that it cannot contain dropout.
+    function ``apply`` gets no random numbers, so that it cannot contain dropout. Short batches are
+    padded, so that the first call rejects models and losses that mix the examples of a batch.
 
     Args:
         init: A function ``init(key)`` that returns the initial parameters, a pytree of float32 arrays.
@@ -71,6 +77,8 @@ class Model(Trainer):
         self.num_params = len(vector)
         self._train = _jax.jit(_jax.vmap(self._trained))
         self._evaluate = _jax.jit(self._evaluated)
+        #: Whether the examples of a batch are known to be independent.
+        self._tested = False
 
     def options(self) -> dict[str, Any]:
         """Returns the kind of loss, for the run folder."""
@@ -86,6 +94,7 @@ class Model(Trainer):
 
     def update_cohort(self, devices: Sequence[CohortDevice]) -> Array:
         """Returns w_k of each device."""
+        self._test(devices[0].params, [(device.inputs, device.targets) for device in devices])
         batches = [list(device.local.batches()) for device in devices]
         rows, steps = len(devices), max(len(found) for found in batches)
         batch = max(device.local.batch for device in devices)
@@ -136,6 +145,7 @@ class Model(Trainer):
 
     def loss_cohort(self, params: Array, blocks: Sequence[tuple[Array, Array]]) -> list[tuple[float, Array]]:
         """Returns the sum of the losses and the predictions of many blocks of examples."""
+        self._test(params, blocks)
         ends = np.cumsum([len(targets) for _, targets in blocks])
         inputs = _padded(np.concatenate([inputs for inputs, _ in blocks]))
         targets = _padded(np.concatenate([targets for _, targets in blocks]))
@@ -160,6 +170,46 @@ class Model(Trainer):
                 f"loss must return the loss of each example: expected shape {targets.shape}, got {_jnp.shape(losses)}"
             )
         return losses
+
+    def _test(self, params: Array, blocks: Sequence[tuple[Array, Array]]) -> None:
+        """Rejects models and losses that mix examples, because padding would change their results.
+
+        The first call compares the results of some examples with those of parts of them, at w and
+        near it. At w = 0 many models have the same output for all examples.
+        """
+        if self._tested:
+            return
+        inputs = np.concatenate([inputs[:_TESTED] for inputs, _ in blocks[:_TESTED]])[:_TESTED]
+        targets = np.concatenate([targets[:_TESTED] for _, targets in blocks[:_TESTED]])[:_TESTED]
+        count, half = len(targets), len(targets) // 2
+        if count < 2:
+            return
+        self._tested = True
+        given = self._shaped(inputs, 1)
+        parts = [slice(0, half), slice(half, count), *(slice(k, k + 1) for k in range(min(count, _ALONE)))]
+
+        def computed(vector: Any, inputs: Any, targets: Any) -> Any:
+            outputs = self._apply(self._unravel(vector), inputs)
+            return outputs, self._losses(outputs, targets)
+
+        results = _jax.jit(computed)
+        noise = np.random.default_rng(0).normal(scale=0.01, size=self.num_params).astype(np.float32)
+        with _jax.default_matmul_precision("highest"):
+            for vector in (params, params + noise):
+                try:
+                    whole = results(vector, given, targets)
+                    found = [(rows, results(vector, given[rows], targets[rows])) for rows in parts]
+                    outputs, losses = (
+                        any(_differ(whole[place], rows, part[place]) for rows, part in found) for place in (0, 1)
+                    )
+                except Exception:
+                    # The training reports the exception.
+                    return
+                if outputs or losses:
+                    raise InvalidInput(
+                        f"the {'output of apply' if outputs else 'loss'} for one example depends on the other examples "
+                        "of the batch, for example because of a mean over the batch: compute each example independently"
+                    )
 
     def predict(self, params: Array, inputs: Any) -> Array:
         """Returns a probability per class, or real numbers for a regression."""
@@ -191,6 +241,12 @@ def _flat(params: Any) -> tuple[Array, Any]:
     if vector.dtype != np.float32:
         raise InvalidInput(f"the parameters must be float32 arrays, not {vector.dtype}")
     return np.array(vector), unravel
+
+
+def _differ(whole: Any, rows: slice, part: Any) -> bool:
+    """Returns whether the results of some examples differ from those of a part by more than rounding."""
+    everything, alone = np.asarray(whole, dtype=np.float64), np.asarray(part, dtype=np.float64)
+    return bool(np.abs(everything[rows] - alone).max() > _TOLERANCE * np.abs(everything).max() + 1e-6)
 
 
 def _rounded(count: int) -> int:

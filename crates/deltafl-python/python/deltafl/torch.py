@@ -118,7 +118,7 @@ class Module(Trainer):
         self._shape, self._optimizer, self._init = shape, optimizer, init
         self._transform, self._tf32 = transform, tf32
         self._average = buffers == "average"
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = _available(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._net = copy.deepcopy(net).to(self._device)
         named = dict(self._net.named_parameters())
         self._trained = [name for name, value in named.items() if value.requires_grad]
@@ -341,6 +341,8 @@ class Module(Trainer):
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
         drift = self._drift(weights, local)
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise InvalidInput("LBFGS evaluates the loss several times per step, which is not supported")
         for step, batch in enumerate(local.batches()):
             indices = sent(batch, self._device)
             part: Any = all_inputs[indices] if not is_mapping(all_inputs) else {
@@ -414,6 +416,17 @@ def _check_module(net: Any, loss: Any, optimizer: Any) -> None:
             raise InvalidInput(f"parameter {name!r} has no shape yet: call the module once with an example")
         if value.is_complex():
             raise InvalidInput(f"parameter {name!r} is complex; store it as real numbers (torch.view_as_real)")
+
+
+def _available(device: str | torch.device) -> torch.device:
+    """Returns a torch device. Raises InvalidInput if this machine does not have it."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidInput(f"the torch device {str(device)!r} is not available: {reason}") from error
+    return found
 
 
 def _one_number(loss: Any) -> Any:
