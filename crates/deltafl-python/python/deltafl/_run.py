@@ -382,8 +382,8 @@ class Track:
     def predict(self, inputs: Any, *, seed: int | None = None) -> NDArray[Any]:
         """Returns the prediction for every example: the number of a class, or a real number.
 
-        ``Run.class_names`` contains the names of the classes. A run that was reopened needs no data. The model of a trainer needs the trainer:
-        ``Run(folder, trainer=…)``.
+        ``Run.class_names`` contains the names of the classes. A run that was reopened needs no data.
+        The model of a trainer needs the trainer: ``Run(folder, trainer=…)``.
 
         Args:
             inputs: A matrix, a polars, pandas or Arrow table of the features in the order of the
