@@ -61,7 +61,7 @@ def test_frames_are_inputs(federation: dfl.Federation) -> None:
     inputs = federation["ward-0"][0]
     frame = pandas.DataFrame(inputs, columns=list("abcde"))
     assert run[0].predict(frame).tolist() == run[0].predict(inputs).tolist()
-    with pytest.raises(dfl.InvalidInput, match="model has 10 params"):
+    with pytest.raises(dfl.InvalidInput, match=r"trained on 5 features per example, got inputs of shape \(30, 3\)"):
         run[0].predict(inputs[:, :3])
 
 
