@@ -81,7 +81,7 @@ def verdicts_table(found, figure="avg_p90"):
     text = row("pair", "setting", "splits × seeds", "FedAvg", *TRACKS.values()) + "|---" * 7 + "|\n"
     for pair, kind, setting in settings_of(found):
         base = setting["tracks"]["FedAvg"][figure]
-        holm = found["holm"][figure]
+        holm = found["holm"].get(figure, {})
         cells = [
             difference((setting["differences"].get(track) or {}).get(figure), adjusted=holm.get(f"{pair}-{kind}: {track}", 1.0))
             for track in TRACKS
@@ -117,6 +117,16 @@ def settings_in(by_pair):
 def mean_verdicts_table(found):
     """Formats the differences to FedAvg in the mean."""
     return verdicts_table(found, "avg_mean")
+
+
+def deviation_verdicts_table(found):
+    """Formats the differences to FedAvg in the standard deviation over devices."""
+    return verdicts_table(found, "avg_std")
+
+
+def worst_tenth_verdicts_table(found):
+    """Formats the differences to FedAvg in the mean of the worst tenth of the devices."""
+    return verdicts_table(found, "avg_worst_tenth")
 
 
 def last_verdicts_table(found):

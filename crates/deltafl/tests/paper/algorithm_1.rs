@@ -267,16 +267,23 @@ fn the_expectation_of_a_stochastic_step_is_the_gradient_of_the_smoothed_objectiv
 }
 
 #[test]
-fn proposition_4_a_and_b_hold_for_losses_that_are_not_convex_and_a_stochastic_w_step() {
-    for (seed, level) in [(31, 0.3), (32, 0.5), (33, 0.8)] {
-        let wells = Wells::random(seed, 12);
-        let found = stochastic(level, 0.2, 120).run(&wells, vec![1.2, 1.2], seed).unwrap();
-        let norm = |iterates: &[deltafl::algorithm::alternating::Iterate]| {
-            iterates.iter().map(|iterate| iterate.gradient_norm).fold(0.0, f64::max)
-        };
-        let (first, last) = (norm(&found.iterates[..10]), norm(&found.iterates[110..]));
-        assert!(last < 0.03 && last < first / 4.0, "θ = {level}: from {first} to {last}");
-        assert!(found.iterates[120].objective < found.iterates[0].objective);
+fn proposition_4_a_and_b_hold_for_losses_that_are_not_convex_in_20_of_20_seeds() {
+    // If fewer than 86 % of all federations passed, 20 of 20 would pass with probability below
+    // 0.05. The seeds were not used to choose the settings.
+    for level in [0.3, 0.5, 0.8] {
+        let failed: Vec<_> = (2001..2021)
+            .filter_map(|seed| {
+                let wells = Wells::random(seed, 12);
+                let found = stochastic(level, 0.2, 120).run(&wells, vec![1.2, 1.2], seed).unwrap();
+                let norm = |iterates: &[deltafl::algorithm::alternating::Iterate]| {
+                    iterates.iter().map(|iterate| iterate.gradient_norm).fold(0.0, f64::max)
+                };
+                let (first, last) = (norm(&found.iterates[..10]), norm(&found.iterates[110..]));
+                let falls = found.iterates[120].objective < found.iterates[0].objective;
+                (last >= 0.03 || last >= first / 4.0 || !falls).then_some((seed, first, last))
+            })
+            .collect();
+        assert!(failed.is_empty(), "θ = {level}: {failed:?}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! `scripts/tables`: the tables of docs/src/measurements/reproducing.md match the committed
-//! results.
+//! `scripts/tables` and `scripts/evidence-figures`: the tables and figures of
+//! docs/src/measurements/reproducing.md match the committed results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs the script. Returns `None` and prints a message if there is no Python.
+/// Runs `scripts/tables`.
 fn tables(args: &[&str]) -> Option<Output> {
+    script("tables", args)
+}
+
+/// Runs a script. Returns `None` and prints a message if there is no Python.
+fn script(name: &str, args: &[&str]) -> Option<Output> {
     let python = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".into());
-    let script = root().join("scripts/tables");
+    let script = root().join("scripts").join(name);
     let run =
         Command::new(&python).arg(&script).args(args).env("DELTAFL", env!("CARGO_BIN_EXE_deltafl")).output();
     if run.is_err() {
@@ -31,6 +36,29 @@ fn said(output: &Output) -> String {
 fn the_tables_on_reproducing_match_the_committed_results() {
     let Some(output) = tables(&["check"]) else { return };
     assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn the_figures_of_the_evidence_match_the_committed_results() {
+    let docs = root().join("docs/src/measurements");
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("results")).unwrap();
+    for entry in fs::read_dir(docs.join("results")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, copy.path().join("results").join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let Some(output) = script("evidence-figures", &["--docs", text(copy.path())]) else { return };
+    assert!(output.status.success(), "{}", said(&output));
+    let drawn: Vec<PathBuf> =
+        fs::read_dir(copy.path().join("gallery")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(drawn.len() >= 9, "{drawn:?}");
+    for path in drawn {
+        let name = path.file_name().unwrap();
+        let committed = fs::read_to_string(docs.join("gallery").join(name)).unwrap();
+        assert!(fs::read_to_string(&path).unwrap() == committed, "{name:?}: run scripts/evidence-figures");
+    }
 }
 
 #[test]

@@ -9,6 +9,10 @@ use super::{printed, text, trained_run};
 /// Runs `scripts/recompute` on a folder. Returns `None` and prints a message if numpy or pyarrow is
 /// missing.
 fn recompute(run: &Path) -> Option<(bool, String)> {
+    recompute_with(&[text(run)])
+}
+
+fn recompute_with(args: &[&str]) -> Option<(bool, String)> {
     let program = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".into());
     let python = |args: &[&str]| Command::new(&program).args(args).output();
     if !python(&["-c", "import numpy, pyarrow"]).is_ok_and(|output| output.status.success()) {
@@ -18,7 +22,7 @@ fn recompute(run: &Path) -> Option<(bool, String)> {
         return None;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/recompute");
-    let output = python(&[text(&script), text(run)]).unwrap();
+    let output = python(&[&[text(&script)], args].concat()).unwrap();
     Some((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
@@ -80,4 +84,32 @@ fn numpy_recomputes_every_eta_from_the_cohorts_and_the_losses() {
     fs::write(&cohorts, format!("{header}\n{moved}")).unwrap();
     let (agrees, told) = recompute(&run).unwrap();
     assert!(!agrees && told.contains("in rounds.jsonl"), "{told}");
+}
+
+#[test]
+fn numpy_recomputes_every_statistic_of_the_evidence_and_detects_a_changed_digit() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/measurements");
+    let Some((agrees, told)) = recompute_with(&["--evidence", text(&docs)]) else { return };
+    assert!(agrees, "{told}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let (devices, setting) = (folder.path().join("results/devices"), "sent140-linear-exact");
+    fs::create_dir_all(&devices).unwrap();
+    let file = format!("{setting}.npz");
+    fs::copy(docs.join("results/devices").join(&file), devices.join(&file)).unwrap();
+    let mut evidence: serde_json::Value =
+        serde_json::from_slice(&fs::read(docs.join("results/evidence.json")).unwrap()).unwrap();
+    evidence["contrasts"] = serde_json::json!({});
+    evidence["holm"] = serde_json::json!({});
+    let path = folder.path().join("results/evidence.json");
+    let check = |evidence: &serde_json::Value| {
+        fs::write(&path, evidence.to_string()).unwrap();
+        recompute_with(&["--evidence", text(folder.path())]).unwrap()
+    };
+    let (agrees, told) = check(&evidence);
+    assert!(agrees, "{told}");
+    let p90 = &mut evidence["settings"][setting]["{}"]["differences"]["Δ-FL θ=0.5"]["avg_p90"]["mean"];
+    *p90 = (p90.as_f64().unwrap() + 1e-6).into();
+    let (agrees, told) = check(&evidence);
+    assert!(!agrees && told.contains("avg_p90 mean: recomputed"), "{told}");
 }
