@@ -135,13 +135,14 @@ def last_verdicts_table(found):
 
 
 def other_splits_table(found):
-    """Formats the differences in p90 of Sent140 linear on splits 1 to 5 and on splits 6 to 10."""
-    text = row("setting", "splits", "FedAvg", *TRACKS.values()) + "|---" * 6 + "|\n"
-    for kind, name in KINDS.items():
-        for suffix, splits in [("", "1–5"), ("-others", "6–10")]:
-            if setting := found["settings"].get(f"sent140-linear-{kind}{suffix}", {}).get("{}"):
-                cells = [difference(setting["differences"][track]["avg_p90"]) for track in TRACKS]
-                text += row(name, splits, f"{100 * setting['tracks']['FedAvg']['avg_p90']['mean']:.2f}", *cells)
+    """Formats the differences in p90 on splits 1 to 5 and on splits 6 to 10, for the settings trained on both."""
+    text = row("pair", "setting", "splits", "splits × seeds", "FedAvg", *TRACKS.values()) + "|---" * 8 + "|\n"
+    for pair, kind, first in settings_of(found):
+        second = found["settings"].get(f"{pair}-{kind}-others", {}).get("{}")
+        for splits, setting in [("1–5", first), ("6–10", second)] if second else []:
+            cells = [difference(setting["differences"][track]["avg_p90"]) for track in TRACKS]
+            base = f"{100 * setting['tracks']['FedAvg']['avg_p90']['mean']:.2f}"
+            text += row(PAIRS[pair], KINDS[kind], splits, seeds_of(setting), base, *cells)
     return text
 
 
