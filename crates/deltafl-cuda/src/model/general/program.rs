@@ -13,8 +13,11 @@ mod recurrent;
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
 
-/// The most floats of a device's parameters, and of its activations: kernels index them by `int`.
-const MOST_FLOATS: usize = i32::MAX as usize;
+/// The most floats of a device's parameters, and of its activations. Kernels index them by `int`, and
+/// add up to a quarter of the length of a vector to an index before they compare it with the length.
+const MOST_FLOATS: usize = 3 << 29;
+/// The most threads of a kernel per device, which number themselves by `u32`.
+const MOST_THREADS: u64 = u32::MAX as u64;
 /// The most entries of a map of an example in `conv.cuh`, where an `int` contains an index and a tap.
 const MOST_MAP_ENTRIES: usize = 1 << 25;
 
@@ -140,6 +143,13 @@ impl Program {
         if floats > MOST_FLOATS {
             return Some(format!(
                 "a device needs {floats} floats, and the kernels take at most {MOST_FLOATS}"
+            ));
+        }
+        let threads = |launch: &Launch| u64::from(launch.blocks) * u64::from(launch.threads);
+        let threads = self.launches.iter().map(threads).max().unwrap_or(0);
+        if threads > MOST_THREADS {
+            return Some(format!(
+                "a device needs {threads} threads, and the kernels take at most {MOST_THREADS}"
             ));
         }
         let entries = self.largest_map;
@@ -398,7 +408,7 @@ fn or_none(place: Option<usize>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::network::Convolution;
+    use super::super::network::{Convolution, Norm};
     use super::*;
 
     #[test]
@@ -409,8 +419,13 @@ mod tests {
             logits: 1,
         };
         let limit = |network: &Network, batch| Program::new(network, batch, true, true).exceeded_limit();
-        assert_eq!(limit(&dense(1 << 20), 2000), None);
-        assert!(limit(&dense(1 << 20), 2048).is_some_and(|limit| limit.contains("floats")));
+        assert_eq!(limit(&dense(1 << 20), 1500), None);
+        // Indices of more than 2³¹/1.25 features would overflow.
+        assert!(limit(&dense(1 << 20), 1700).is_some_and(|limit| limit.contains("floats")));
+        let channels = 1 << 24;
+        let norm = Layer::Norm(Norm { channels, cells: 1, groups: channels, by_cell: false });
+        let network = Network { layers: vec![norm], ..dense(channels) };
+        assert!(limit(&network, 16).is_some_and(|limit| limit.contains("threads")));
         let side = 6000;
         let convolution = Convolution {
             input: [1, side, side],
