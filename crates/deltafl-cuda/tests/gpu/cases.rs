@@ -247,6 +247,11 @@ pub(crate) fn many_devices() -> Case {
     Case::new("linear, many devices", builder.build(), ModelSpec::LINEAR, 1, 0.05)
 }
 
+/// Returns a case with one class: the loss and its gradient are zero.
+pub(crate) fn one_class() -> Case {
+    Case::new("stack of one class", tables(20, 1), stacks::with_hidden_layer(), 16, 0.5)
+}
+
 /// Returns models without kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![

@@ -407,6 +407,18 @@ fn epochs_and_steps_of_the_same_length_draw_different_orders() {
 }
 
 #[test]
+fn a_model_of_one_class_has_no_loss_and_does_not_move() {
+    let case = cases::one_class();
+    let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+    let devices: Vec<FederationIndex> = case.federation.devices().collect();
+    for score in scores(&case, &mut gpu, &devices, &[&case.params]).concat() {
+        assert_eq!((score.loss, score.sums[ERRORS]), (0.0, 0.0));
+    }
+    let (_, locals) = train(&mut gpu, &case.params, &plan(&case, Work::Epochs(1)), &cohort(&case));
+    assert!(locals.iter().all(|local| local == case.params.as_slice()));
+}
+
+#[test]
 fn a_model_without_kernels_for_its_shape_is_rejected_by_name() {
     let Some(device) = device() else { return };
     for case in cases::unsupported() {

@@ -133,7 +133,7 @@ impl Program {
         for layer in &network.layers {
             x = builder.layer(layer, x, symbols);
         }
-        builder.head(network.logits, x);
+        builder.head(network.is_logistic, x);
         builder.finish(network, labels)
     }
 
@@ -315,8 +315,13 @@ impl Builder {
         }
     }
 
-    fn head(&mut self, logits: usize, z: Activation) {
-        let layer = self.sizes(&[("CLASSES", logits as i64), ("Z", z.at as i64), ("DZ", or_none(z.slopes))]);
+    fn head(&mut self, is_logistic: bool, z: Activation) {
+        let layer = self.sizes(&[
+            ("CLASSES", z.width as i64),
+            ("LOGISTIC", is_logistic.into()),
+            ("Z", z.at as i64),
+            ("DZ", or_none(z.slopes)),
+        ]);
         let launch = if self.trains {
             self.kernel(&format!("head_backward<{layer}>(wave)"), self.batch.div_ceil(8), THREADS)
         } else {
@@ -416,7 +421,7 @@ mod tests {
         let dense = |dim| Network {
             input: NetworkInput::Dense { dim },
             layers: vec![Layer::Dense { outputs: 1, bias: true, relu: false, transposed: false }],
-            logits: 1,
+            is_logistic: true,
         };
         let limit = |network: &Network, batch| Program::new(network, batch, true, true).exceeded_limit();
         assert_eq!(limit(&dense(1 << 20), 1500), None);

@@ -14,19 +14,18 @@ const LARGEST_FILTER: usize = 8;
 /// Returns the network of a stack, or `None` if one of its layers has no kernels.
 pub(super) fn network(stack: &Stack, input: NetworkInput) -> Option<Network> {
     let mut layers = converted(&stack.layers, true)?;
-    let logits = stack.output().len();
-    match stack.task {
-        Task::Classes | Task::NextSymbol => {}
-        Task::Binary if logits == 1 => {}
+    let is_logistic = match stack.task {
+        Task::Classes | Task::NextSymbol => false,
+        Task::Binary if stack.output().len() == 1 => true,
         _ => return None,
-    }
+    };
     // Softmax regression alone is the model `linear`, which stores W as inputs × classes.
     if let ([Layer::Dense { transposed, .. }], Task::Classes | Task::NextSymbol) =
         (&mut layers[..], stack.task)
     {
         *transposed = true;
     }
-    Some(Network { input, layers, logits })
+    Some(Network { input, layers, is_logistic })
 }
 
 /// Converts consecutive layers. `may_end_in_relu` is false within a residual, whose sum needs the
@@ -188,5 +187,10 @@ mod tests {
     fn a_residual_without_an_operation_has_no_kernels() {
         let residual = StackLayer::Residual { layers: vec![StackLayer::Flatten] };
         assert_eq!(network_of(vec![residual], 3), None);
+    }
+
+    #[test]
+    fn one_class_is_not_one_logit_for_two() {
+        assert!(!network_of(Vec::new(), 1).unwrap().is_logistic);
     }
 }

@@ -14,6 +14,11 @@ pub(super) fn with_dropout() -> ModelSpec {
     stack(vec![Layer::Dense { units: 8, bias: true }, Layer::Dropout { rate: 0.5 }])
 }
 
+/// Returns a stack with a hidden layer.
+pub(super) fn with_hidden_layer() -> ModelSpec {
+    stack(vec![Layer::Dense { units: 5, bias: true }, Layer::Tanh])
+}
+
 pub(super) fn cases() -> Vec<NamedCase> {
     let conv = |channels, size, padding| Layer::Conv2d { channels, size, stride: 1, padding };
     let dense = |units| Layer::Dense { units, bias: true };
