@@ -9,6 +9,7 @@ use deltafl::data::FederationIndex;
 use deltafl::device::stream_key;
 use deltafl::params::{UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
+use deltafl::trainer::Work;
 
 use super::{Gpu, offset};
 use crate::GpuError;
@@ -278,13 +279,15 @@ impl<'a> Gpu<'a> {
         offsets: &Offsets<'_>,
     ) -> Result<Vec<Task>, GpuError> {
         self.ahead.wait();
-        let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
+        // Epochs and steps draw different orders, also of the same length.
+        let mut known: HashMap<(FederationIndex, u32, u32, bool), u64> = HashMap::new();
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
         for (slot, RequestedUpdate { task, vector, .. }) in wave.iter().enumerate() {
             let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
-            let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
+            let is_shuffled = matches!(plan.work, Work::Epochs(_));
+            let first = *known.entry((task.device, draws, passes, is_shuffled)).or_insert_with(|| {
                 let offset = offset(offsets, task.device) as u32;
                 let (order, len) = match self.ahead.get(key, plan, task.device) {
                     Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),

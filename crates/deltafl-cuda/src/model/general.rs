@@ -326,18 +326,18 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
         (
             NetworkInput::Bytes { dim: 3072 },
             vec![map([3, 32, 32], 32, true), map([32, 14, 14], 64, true), rectified(20), full(10)],
-            10,
+            false,
         ),
         (
             NetworkInput::Dense { dim: 256 },
             vec![map([1, 16, 16], 7, false), map([7, 16, 16], 5, true), full(3)],
-            3,
+            false,
         ),
-        (NetworkInput::Text { len: 20 }, vec![units(Cell::Gru, 64, Some(53)), full(53)], 53),
+        (NetworkInput::Text { len: 20 }, vec![units(Cell::Gru, 64, Some(53)), full(53)], false),
         (
             NetworkInput::Words { len: 5 },
             vec![Layer::Embedding { symbols: 40, dim: 8, padded: true }, units(Cell::Gru, 49, None), full(7)],
-            7,
+            false,
         ),
         (
             NetworkInput::Words { len: 6 },
@@ -348,7 +348,7 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
                 Layer::Mean { skips_padding: true },
                 full(7),
             ],
-            7,
+            false,
         ),
         (
             NetworkInput::Dense { dim: 3 * 64 },
@@ -364,21 +364,21 @@ pub(super) fn sources() -> Vec<crate::compile::KernelSource> {
                 Layer::Pool(Pool { input: [12, 3, 3], side: 3, stride: 1, is_max: false }),
                 full(4),
             ],
-            4,
+            false,
         ),
         (
             NetworkInput::Words { len: 25 },
             vec![Layer::FrozenVectors { dim: 50 }, units(Cell::Lstm, 256, None), full(1)],
-            1,
+            true,
         ),
         (
             NetworkInput::Dense { dim: 3072 },
             vec![Layer::Dense { outputs: 200, bias: false, relu: false, transposed: true }],
-            200,
+            false,
         ),
     ];
-    let programs = networks.into_iter().flat_map(|(input, layers, logits)| {
-        let network = Network { input, layers, logits };
+    let programs = networks.into_iter().flat_map(|(input, layers, is_logistic)| {
+        let network = Network { input, layers, is_logistic };
         [
             Program::new(&network, 16, true, true).source,
             Program::new(&network, 16, true, false).source,

@@ -14,6 +14,9 @@ const THREADS: u32 = 512;
 const PER_THREAD: usize = 104;
 /// Concurrent examples of a forward pass. On tensor cores also the largest batch of an update.
 const SCORED: usize = 16;
+/// The largest batch without tensor cores. Loops over its examples are unrolled, so larger ones take
+/// long to compile.
+const MOST_BATCH: usize = 512;
 /// The largest |x| that the tensor cores support.
 const LARGEST_FEATURE: f32 = 60.0;
 
@@ -66,6 +69,7 @@ fn grey_source(inputs: usize, classes: usize, batch: usize) -> KernelSource {
 }
 
 fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
+    setup.check_batch(batch, MOST_BATCH)?;
     let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
     if classes > 128 || parameters_per_thread(dim(kind), classes) > PER_THREAD {
         let shape =

@@ -10,6 +10,8 @@ use crate::compile::KernelSource;
 
 /// Features that a warp keeps in registers.
 const MOST_INPUTS: usize = 4096;
+/// The largest batch, whose residuals are in static shared memory.
+const MOST_BATCH: usize = 4096;
 
 pub(super) const KERNELS: PerBlockModel = PerBlockModel {
     threads: 32,
@@ -22,6 +24,7 @@ pub(super) fn sources() -> Vec<KernelSource> {
 }
 
 fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
+    setup.check_batch(batch, MOST_BATCH)?;
     let kind = setup.federation.kind();
     if dim(kind) > MOST_INPUTS {
         let shape = format!("of {} inputs: the kernels take at most {MOST_INPUTS}", dim(kind));

@@ -8,6 +8,9 @@ use super::per_block::PerBlockModel;
 use crate::GpuError;
 use crate::compile::KernelSource;
 
+/// The largest batch. Loops over its examples are unrolled, so larger ones compile for minutes.
+const MOST_BATCH: usize = 128;
+
 pub(super) const KERNELS: PerBlockModel = PerBlockModel {
     threads: 256,
     scored: 8,
@@ -19,6 +22,7 @@ pub(super) fn sources() -> Vec<KernelSource> {
 }
 
 fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
+    setup.check_batch(batch, MOST_BATCH)?;
     Ok(source(setup.federation.kind(), setup.size("hidden")?, setup.federation.classes(), batch))
 }
 

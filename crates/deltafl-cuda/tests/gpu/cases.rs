@@ -211,6 +211,10 @@ fn general_cases() -> Vec<NamedCase> {
         case!("general linear, intercept", tables(61, 10), intercept(&LINEAR), 8, 0.05),
         case!("general logistic, intercept", tables(50, 2), intercept(&LOGISTIC), 10, 0.5),
         case!("general perceptron", images(784, 62), sized(&PERCEPTRON, "hidden", 600), 40, 0.1),
+        case!("general linear, large batches", tables(61, 10), ModelSpec::LINEAR, 600, 0.05),
+        case!("general logistic, large batches", tables(50, 2), ModelSpec::LOGISTIC, 4200, 0.5),
+        case!("general perceptron, large batches", tables(13, 3), sized(&PERCEPTRON, "hidden", 33), 200, 0.5)
+            .loose(),
         case!("general gru 64", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.5),
         case!("general gru 96, large batches", texts(7, 90), sized(&GRU, "hidden", 96), 33, 0.5),
         case!("general gru 256", texts(12, 53), sized(&GRU, "hidden", 256), 16, 0.5),
@@ -245,6 +249,11 @@ pub(crate) fn many_devices() -> Case {
         builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&values), &labels).unwrap();
     }
     Case::new("linear, many devices", builder.build(), ModelSpec::LINEAR, 1, 0.05)
+}
+
+/// Returns a case with one class: the loss and its gradient are zero.
+pub(crate) fn one_class() -> Case {
+    Case::new("stack of one class", tables(20, 1), stacks::with_hidden_layer(), 16, 0.5)
 }
 
 /// Returns models without kernels.

@@ -387,6 +387,38 @@ fn a_device_without_steps_keeps_its_parameters_and_counts() {
 }
 
 #[test]
+fn epochs_and_steps_of_the_same_length_draw_different_orders() {
+    let Some(case) = every_case().next() else { return };
+    let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+    // The second device has 16 examples.
+    let (batch, device) = (4, FederationIndex(1));
+    let plans = [Work::Epochs(1), Work::Steps(4)].map(|work| LocalPlan { batch, ..plan(&case, work) });
+    let [epochs, steps] = &plans;
+    let len = UpdateCode::len(case.params.len());
+    let task = |plan, sum| UpdateTask { sum, ..task((device, 1.0), &case.params, plan) };
+    let mut together = [vec![0; len], vec![0; len]];
+    gpu.updates(&round(2), &[task(epochs, 0), task(steps, 1)], &mut together).unwrap();
+    for (plan, together) in plans.iter().zip(&together) {
+        let mut alone = [vec![0; len]];
+        gpu.updates(&round(2), &[task(plan, 0)], &mut alone).unwrap();
+        assert!(alone[0] == *together, "{}: {:?}", case.name, plan.work);
+    }
+    assert!(together[0] != together[1], "{}", case.name);
+}
+
+#[test]
+fn a_model_of_one_class_has_no_loss_and_does_not_move() {
+    let case = cases::one_class();
+    let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+    let devices: Vec<FederationIndex> = case.federation.devices().collect();
+    for score in scores(&case, &mut gpu, &devices, &[&case.params]).concat() {
+        assert_eq!((score.loss, score.sums[ERRORS]), (0.0, 0.0));
+    }
+    let (_, locals) = train(&mut gpu, &case.params, &plan(&case, Work::Epochs(1)), &cohort(&case));
+    assert!(locals.iter().all(|local| local == case.params.as_slice()));
+}
+
+#[test]
 fn a_model_without_kernels_for_its_shape_is_rejected_by_name() {
     let Some(device) = device() else { return };
     for case in cases::unsupported() {

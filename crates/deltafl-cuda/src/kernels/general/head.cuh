@@ -1,5 +1,5 @@
-// The loss. A layer L defines CLASSES, Z (logits) and DZ (their slopes). With one class the loss is
-// that of logistic regression.
+// The loss. A layer L defines CLASSES, Z (a logit per class) and DZ (their slopes). LOGISTIC: the only
+// logit decides between the classes 0 and 1.
 
 /// The logits of an example, which a warp processes.
 template <class L>
@@ -15,7 +15,7 @@ struct Logits {
 
   /// Writes scale·(softmax(z) − 1[c = y]).
   __device__ void residuals(float* dz, u32 label, float scale) const {
-    if (L::CLASSES == 1) {
+    if (L::LOGISTIC) {
       if (lane == 0) dz[0] = scale * (sigmoid(z[0]) - (float)label);
       return;
     }
@@ -28,7 +28,7 @@ struct Logits {
 
   /// Returns the loss, and whether the first largest logit is of another class.
   __device__ double loss(u32 label, bool& wrong) const {
-    if (L::CLASSES == 1) {
+    if (L::LOGISTIC) {
       const double logit = z[0], y = label;
       wrong = (logit > 0.) != (y == 1.);
       return fmax(logit, 0.) + log1p(exp(-fabs(logit))) - y * logit;

@@ -170,12 +170,13 @@ impl Convolution {
     }
 }
 
-/// A network that predicts classes. With one logit, the classes are 0 and 1.
+/// A network that predicts classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     pub(crate) input: NetworkInput,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) logits: usize,
+    /// Whether one logit decides between the classes 0 and 1. Otherwise every class has a logit.
+    pub(crate) is_logistic: bool,
 }
 
 impl Network {
@@ -190,17 +191,18 @@ impl Network {
             InputKind::Tokens { len, .. } => NetworkInput::Words { len },
         };
         let full = |outputs| Layer::Dense { outputs, bias: true, relu: false, transposed: false };
-        let network = |layers, logits| Ok(Self { input, layers, logits });
+        let network = |layers| Ok(Self { input, layers, is_logistic: false });
+        let logistic = |layers| Ok(Self { input, layers, is_logistic: true });
         let bias = setup.spec.options().truth("intercept") == Ok(true);
         if is(&LINEAR) {
             let layer = Layer::Dense { outputs: classes, bias, relu: false, transposed: true };
-            network(vec![layer], classes)
+            network(vec![layer])
         } else if is(&LOGISTIC) {
-            network(vec![Layer::Dense { outputs: 1, bias, relu: false, transposed: false }], 1)
+            logistic(vec![Layer::Dense { outputs: 1, bias, relu: false, transposed: false }])
         } else if is(&PERCEPTRON) {
             let outputs = setup.size("hidden")?;
             let hidden = Layer::Dense { outputs, bias: true, relu: true, transposed: false };
-            network(vec![hidden, full(classes)], classes)
+            network(vec![hidden, full(classes)])
         } else if is(&CONV_NET) {
             let channels = setup.spec.options().whole_pair("channels");
             let channels = channels.map_err(|error| setup.unsupported(error.to_string()))?;
@@ -208,12 +210,11 @@ impl Network {
             let [first, second] = channels.map(|channels| convolution(channels as usize));
             let first = Convolution { input: [1, side, side], ..first };
             let second = Convolution { input: first.output(), ..second };
-            let layers = vec![Layer::Convolution(first), Layer::Convolution(second), full(classes)];
-            network(layers, classes)
+            network(vec![Layer::Convolution(first), Layer::Convolution(second), full(classes)])
         } else if is(&LSTM) {
             let dim = setup.federation.vectors().map_or(0, |vectors| vectors.dim);
             let units = last_state(Cell::Lstm, setup.size("hidden")?, None);
-            network(vec![Layer::FrozenVectors { dim }, units, full(1)], 1)
+            logistic(vec![Layer::FrozenVectors { dim }, units, full(1)])
         } else if is(&GRU) {
             let symbols = match kind {
                 InputKind::Windows { alphabet, .. } => alphabet,
@@ -226,7 +227,7 @@ impl Network {
                 0 => vec![units(Some(symbols)), full(classes)],
                 dim => vec![Layer::Embedding { symbols, dim, padded: false }, units(None), full(classes)],
             };
-            network(layers, classes)
+            network(layers)
         } else {
             let stack = setup.spec.stack(setup.federation).ok().flatten();
             let network = stack.and_then(|stack| super::stack::network(&stack, input));

@@ -13,8 +13,11 @@ mod recurrent;
 /// The threads of a block, except in recurrent layers.
 const THREADS: u32 = 256;
 
-/// The most floats of a device's parameters, and of its activations: kernels index them by `int`.
-const MOST_FLOATS: usize = i32::MAX as usize;
+/// The most floats of a device's parameters, and of its activations. Kernels index them by `int`, and
+/// add up to a quarter of the length of a vector to an index before they compare it with the length.
+const MOST_FLOATS: usize = 3 << 29;
+/// The most threads of a kernel per device, which number themselves by `u32`.
+const MOST_THREADS: u64 = u32::MAX as u64;
 /// The most entries of a map of an example in `conv.cuh`, where an `int` contains an index and a tap.
 const MOST_MAP_ENTRIES: usize = 1 << 25;
 
@@ -130,7 +133,7 @@ impl Program {
         for layer in &network.layers {
             x = builder.layer(layer, x, symbols);
         }
-        builder.head(network.logits, x);
+        builder.head(network.is_logistic, x);
         builder.finish(network, labels)
     }
 
@@ -140,6 +143,13 @@ impl Program {
         if floats > MOST_FLOATS {
             return Some(format!(
                 "a device needs {floats} floats, and the kernels take at most {MOST_FLOATS}"
+            ));
+        }
+        let threads = |launch: &Launch| u64::from(launch.blocks) * u64::from(launch.threads);
+        let threads = self.launches.iter().map(threads).max().unwrap_or(0);
+        if threads > MOST_THREADS {
+            return Some(format!(
+                "a device needs {threads} threads, and the kernels take at most {MOST_THREADS}"
             ));
         }
         let entries = self.largest_map;
@@ -305,8 +315,13 @@ impl Builder {
         }
     }
 
-    fn head(&mut self, logits: usize, z: Activation) {
-        let layer = self.sizes(&[("CLASSES", logits as i64), ("Z", z.at as i64), ("DZ", or_none(z.slopes))]);
+    fn head(&mut self, is_logistic: bool, z: Activation) {
+        let layer = self.sizes(&[
+            ("CLASSES", z.width as i64),
+            ("LOGISTIC", is_logistic.into()),
+            ("Z", z.at as i64),
+            ("DZ", or_none(z.slopes)),
+        ]);
         let launch = if self.trains {
             self.kernel(&format!("head_backward<{layer}>(wave)"), self.batch.div_ceil(8), THREADS)
         } else {
@@ -398,7 +413,7 @@ fn or_none(place: Option<usize>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::network::Convolution;
+    use super::super::network::{Convolution, Norm};
     use super::*;
 
     #[test]
@@ -406,11 +421,16 @@ mod tests {
         let dense = |dim| Network {
             input: NetworkInput::Dense { dim },
             layers: vec![Layer::Dense { outputs: 1, bias: true, relu: false, transposed: false }],
-            logits: 1,
+            is_logistic: true,
         };
         let limit = |network: &Network, batch| Program::new(network, batch, true, true).exceeded_limit();
-        assert_eq!(limit(&dense(1 << 20), 2000), None);
-        assert!(limit(&dense(1 << 20), 2048).is_some_and(|limit| limit.contains("floats")));
+        assert_eq!(limit(&dense(1 << 20), 1500), None);
+        // Indices of more than 2³¹/1.25 features would overflow.
+        assert!(limit(&dense(1 << 20), 1700).is_some_and(|limit| limit.contains("floats")));
+        let channels = 1 << 24;
+        let norm = Layer::Norm(Norm { channels, cells: 1, groups: channels, by_cell: false });
+        let network = Network { layers: vec![norm], ..dense(channels) };
+        assert!(limit(&network, 16).is_some_and(|limit| limit.contains("threads")));
         let side = 6000;
         let convolution = Convolution {
             input: [1, side, side],

@@ -14,40 +14,40 @@ const LARGEST_FILTER: usize = 8;
 /// Returns the network of a stack, or `None` if one of its layers has no kernels.
 pub(super) fn network(stack: &Stack, input: NetworkInput) -> Option<Network> {
     let mut layers = converted(&stack.layers, true)?;
-    let logits = stack.output().len();
-    match stack.task {
-        Task::Classes | Task::NextSymbol => {}
-        Task::Binary if logits == 1 => {}
+    let is_logistic = match stack.task {
+        Task::Classes | Task::NextSymbol => false,
+        Task::Binary if stack.output().len() == 1 => true,
         _ => return None,
-    }
+    };
     // Softmax regression alone is the model `linear`, which stores W as inputs × classes.
     if let ([Layer::Dense { transposed, .. }], Task::Classes | Task::NextSymbol) =
         (&mut layers[..], stack.task)
     {
         *transposed = true;
     }
-    Some(Network { input, layers, logits })
+    Some(Network { input, layers, is_logistic })
 }
 
 /// Converts consecutive layers. `may_end_in_relu` is false within a residual, whose sum needs the
 /// slopes before the ReLU.
 fn converted(layers: &[ShapedLayer], may_end_in_relu: bool) -> Option<Vec<Layer>> {
-    let (mut done, mut rest) = (Vec::with_capacity(layers.len()), layers);
+    let layers: Vec<&ShapedLayer> = layers.iter().filter(|layer| !changes_nothing(layer)).collect();
+    let (mut done, mut rest) = (Vec::with_capacity(layers.len()), &layers[..]);
     while let [first, after @ ..] = rest {
         let is_relu =
-            |layer: Option<&ShapedLayer>| layer.is_some_and(|layer| layer.layer == StackLayer::Relu);
+            |layer: Option<&&ShapedLayer>| layer.is_some_and(|layer| layer.layer == StackLayer::Relu);
         let fuses = |used: usize| may_end_in_relu || after.len() > used;
         let (layer, used) = match &first.layer {
             StackLayer::Dense { units, bias } => {
                 let relu = is_relu(after.first()) && fuses(1);
                 let layer = Layer::Dense { outputs: *units, bias: *bias, relu, transposed: false };
-                (Some(layer), usize::from(relu))
+                (layer, usize::from(relu))
             }
             StackLayer::Conv2d { channels, size, stride, padding } => {
                 if *size > LARGEST_FILTER {
                     return None;
                 }
-                let pools = |layer: Option<&ShapedLayer>| {
+                let pools = |layer: Option<&&ShapedLayer>| {
                     layer.is_some_and(|layer| layer.layer == StackLayer::MaxPool { size: 2, stride: 2 })
                 };
                 let pool = is_relu(after.first()) && pools(after.get(1));
@@ -62,27 +62,27 @@ fn converted(layers: &[ShapedLayer], may_end_in_relu: bool) -> Option<Vec<Layer>
                     relu,
                     pool,
                 });
-                (Some(layer), usize::from(relu) + usize::from(pool))
+                (layer, usize::from(relu) + usize::from(pool))
             }
             StackLayer::OneHot => {
                 let ActivationShape::Tokens { vocabulary, .. } = first.input else { return None };
                 let layer = recurrent(after, Some(vocabulary))?;
-                (Some(Layer::Recurrent(layer)), 1 + usize::from(!layer.sequence))
+                (Layer::Recurrent(layer), 1 + usize::from(!layer.sequence))
             }
             StackLayer::Lstm { .. } | StackLayer::Gru { .. } => {
                 let layer = recurrent(rest, None)?;
-                (Some(Layer::Recurrent(layer)), usize::from(!layer.sequence))
+                (Layer::Recurrent(layer), usize::from(!layer.sequence))
             }
             _ => (single(first)?, 0),
         };
-        done.extend(layer);
+        done.push(layer);
         rest = &after[used..];
     }
     Some(done)
 }
 
 /// Returns a recurrent layer, together with a layer after it that takes its last step.
-fn recurrent(layers: &[ShapedLayer], symbols: Option<usize>) -> Option<Recurrent> {
+fn recurrent(layers: &[&ShapedLayer], symbols: Option<usize>) -> Option<Recurrent> {
     let [units, after @ ..] = layers else { return None };
     let (cell, hidden) = match units.layer {
         StackLayer::Gru { hidden } => (Cell::Gru, hidden),
@@ -96,9 +96,14 @@ fn recurrent(layers: &[ShapedLayer], symbols: Option<usize>) -> Option<Recurrent
     Some(Recurrent { cell, hidden, symbols, sequence: !takes_last })
 }
 
-/// Converts a layer that is not merged with others. `None` within `Some` if it changes nothing.
-fn single(layer: &ShapedLayer) -> Option<Option<Layer>> {
-    let converted = match &layer.layer {
+/// Returns true if the entries of the output are those of the input, in the same order.
+fn changes_nothing(layer: &ShapedLayer) -> bool {
+    layer.layer == StackLayer::Flatten && !matches!(layer.input, ActivationShape::Sequence { .. })
+}
+
+/// Converts a layer that is not merged with others.
+fn single(layer: &ShapedLayer) -> Option<Layer> {
+    Some(match &layer.layer {
         StackLayer::Relu => Layer::Relu,
         StackLayer::Tanh => Layer::Tanh,
         StackLayer::Gelu => Layer::Gelu,
@@ -116,15 +121,15 @@ fn single(layer: &ShapedLayer) -> Option<Option<Layer>> {
         }
         StackLayer::Last { padding } => Layer::Last { skips_padding: !padding && is_padded(layer.input) },
         StackLayer::Mean => Layer::Mean { skips_padding: is_padded(layer.input) },
-        StackLayer::Flatten => match layer.input {
-            ActivationShape::Sequence { .. } => Layer::Flatten,
-            _ => return Some(None),
-        },
-        StackLayer::Residual { .. } => Layer::Residual(converted(&layer.layers, false)?),
+        StackLayer::Flatten => Layer::Flatten,
+        StackLayer::Residual { .. } => {
+            let layers = converted(&layer.layers, false)?;
+            // Without layers, the slopes of x + x would replace those of x.
+            return (!layers.is_empty()).then_some(Layer::Residual(layers));
+        }
         // Dropout draws random numbers, for which there are no kernels.
         _ => return None,
-    };
-    Some(Some(converted))
+    })
 }
 
 fn pool(layer: &ShapedLayer, side: usize, stride: usize, is_max: bool) -> Option<Layer> {
@@ -153,4 +158,39 @@ fn image(shape: ActivationShape) -> Option<[usize; 3]> {
 
 fn is_padded(shape: ActivationShape) -> bool {
     matches!(shape, ActivationShape::Sequence { padded: true, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
+    use deltafl::model::stack::STACK;
+
+    /// Returns the network of layers on two features.
+    fn network_of(layers: Vec<StackLayer>, classes: usize) -> Option<Network> {
+        let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, classes);
+        builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 2.0]), &[0]).unwrap();
+        let stack = STACK.spec().with_layers(layers).stack(&builder.build()).unwrap().unwrap();
+        network(&stack, NetworkInput::Dense { dim: 2 })
+    }
+
+    #[test]
+    fn a_relu_that_ends_a_residual_is_separate_also_before_a_flatten_of_features() {
+        let dense = || StackLayer::Dense { units: 2, bias: true };
+        let layers = vec![dense(), StackLayer::Relu, StackLayer::Flatten];
+        let network = network_of(vec![StackLayer::Residual { layers }], 3).unwrap();
+        let [Layer::Residual(layers), _] = &network.layers[..] else { panic!("{network:?}") };
+        assert!(matches!(layers[..], [Layer::Dense { relu: false, .. }, Layer::Relu]), "{layers:?}");
+    }
+
+    #[test]
+    fn a_residual_without_an_operation_has_no_kernels() {
+        let residual = StackLayer::Residual { layers: vec![StackLayer::Flatten] };
+        assert_eq!(network_of(vec![residual], 3), None);
+    }
+
+    #[test]
+    fn one_class_is_not_one_logit_for_two() {
+        assert!(!network_of(Vec::new(), 1).unwrap().is_logistic);
+    }
 }

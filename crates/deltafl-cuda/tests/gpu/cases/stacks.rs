@@ -14,6 +14,11 @@ pub(super) fn with_dropout() -> ModelSpec {
     stack(vec![Layer::Dense { units: 8, bias: true }, Layer::Dropout { rate: 0.5 }])
 }
 
+/// Returns a stack with a hidden layer.
+pub(super) fn with_hidden_layer() -> ModelSpec {
+    stack(vec![Layer::Dense { units: 5, bias: true }, Layer::Tanh])
+}
+
 pub(super) fn cases() -> Vec<NamedCase> {
     let conv = |channels, size, padding| Layer::Conv2d { channels, size, stride: 1, padding };
     let dense = |units| Layer::Dense { units, bias: true };
@@ -68,6 +73,13 @@ pub(super) fn cases() -> Vec<NamedCase> {
         Layer::GroupNorm { groups: 5 },
         Layer::Gelu,
     ];
+    // The flatten changes nothing, so the ReLU ends the residual.
+    let flattened = vec![
+        dense(20),
+        Layer::Relu,
+        Layer::Residual { layers: vec![dense(20), Layer::Relu, Layer::Flatten] },
+        dense(9),
+    ];
     vec![
         case!("stack of colour images", images(3 * 24 * 24, 7), network(12, 20), 16, 0.1).loose(),
         case!("stack of large maps", images(3 * 26 * 26, 5), stack(large), 8, 0.05).loose(),
@@ -75,6 +87,7 @@ pub(super) fn cases() -> Vec<NamedCase> {
         case!("stack with residuals", tables(256, 4), stack(residual), 10, 0.05).loose(),
         case!("stack with other pools", tables(3 * 81, 4), stack(pooled), 20, 0.05).loose(),
         case!("stack with norms", tables(30, 4), stack(normal), 16, 0.05).loose(),
+        case!("stack with a flatten in a residual", tables(30, 4), stack(flattened), 10, 0.05).loose(),
         case!("stack of recurrent layers", words(7, 60, 5), stack(recurrent), 12, 0.2),
         case!("stack of a bag", words(7, 60, 5), stack(bag), 16, 0.2),
         case!("stack of one-hot texts", texts(4, 20), stack(flat), 16, 0.2),
