@@ -37,6 +37,8 @@ pub(crate) struct PyCohort<'a> {
     federation: &'a Federation,
     one_by_one: Box<dyn Compute + Send + 'a>,
     batch: BatchBuffer,
+    /// The number of examples of the largest device.
+    largest: usize,
 }
 
 impl<'a> PyCohort<'a> {
@@ -46,7 +48,9 @@ impl<'a> PyCohort<'a> {
         federation: &'a Federation,
         one_by_one: Box<dyn Compute + Send + 'a>,
     ) -> Self {
-        Self { trainer, federation, one_by_one, batch: BatchBuffer::default() }
+        let largest = federation.devices().map(|device| federation.example_count(device)).max();
+        let largest = largest.unwrap_or(0) as usize;
+        Self { trainer, federation, one_by_one, batch: BatchBuffer::default(), largest }
     }
 
     /// Calls a method of the bridge for a prefix of the devices. The bridge limits its length to the
@@ -85,7 +89,7 @@ impl<'a> PyCohort<'a> {
     ) -> PyResult<bool> {
         let devices: Vec<FederationIndex> = tasks.iter().map(|task| task.device).collect();
         self.hold(py, &devices)?;
-        let wave = Wave::new(key, self.federation, tasks);
+        let wave = Wave::new(key, self.federation, tasks, self.largest);
         let arguments = wave.arguments(py, key, tasks)?;
         let answer = self.trainer.bridge(py).call_method("updates", (), Some(&arguments))?;
         if answer.is_none() {
@@ -116,7 +120,7 @@ impl<'a> PyCohort<'a> {
         let of_training: Vec<&UpdateTask<'_>> = training.iter().map(|&i| tasks[i].1).collect();
         let devices: Vec<FederationIndex> = of_training.iter().map(|task| task.device).collect();
         self.hold(py, &devices)?;
-        let wave = Wave::new(key, self.federation, &of_training);
+        let wave = Wave::new(key, self.federation, &of_training, self.largest);
         let arguments = wave.arguments(py, key, &of_training)?;
         let by_row: Vec<&UpdateTask<'_>> = wave.order.iter().map(|&i| of_training[i]).collect();
         arguments.set_item("drift", trained::drifts(py, &by_row)?)?;
@@ -347,7 +351,9 @@ struct Wave {
 }
 
 impl Wave {
-    fn new(key: &RoundKey, federation: &Federation, tasks: &[&UpdateTask<'_>]) -> Self {
+    /// Draws the batches. `largest` is the number of examples of the largest device, so that batches
+    /// of whole devices have the same size in every call.
+    fn new(key: &RoundKey, federation: &Federation, tasks: &[&UpdateTask<'_>], largest: usize) -> Self {
         let steps_of =
             |task: &UpdateTask<'_>| task.plan.steps(federation.example_count(task.device)) as usize;
         let mut rows: Vec<usize> = (0..tasks.len()).collect();
@@ -356,7 +362,11 @@ impl Wave {
         sums.sort_unstable();
         sums.dedup();
         let steps = rows.first().map_or(0, |&i| steps_of(tasks[i]));
-        let batch = tasks.iter().map(|task| task.plan.batch).max().unwrap_or(0);
+        let batch_of = |task: &&UpdateTask<'_>| match task.plan.work {
+            Work::Epochs(_) => task.plan.batch.min(largest),
+            Work::Steps(_) => task.plan.batch,
+        };
+        let batch = tasks.iter().map(batch_of).max().unwrap_or(0);
         let mut wave = Self {
             sums,
             steps,

@@ -153,3 +153,11 @@ def test_large_outputs_and_deep_models_are_not_rejected() -> None:
         inputs, targets = rng.standard_normal((examples, 6)).astype(np.float32), rng.integers(6, size=examples)
         model = dfl_jax.Model(init, apply)
         model.loss(model.init(rng), inputs, targets)
+
+
+def test_the_examples_of_devices_are_not_padded_to_those_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = linear(3), []
+    train = model._train
+    monkeypatch.setattr(model, "_train", lambda start, inputs, *given: rows.append(len(inputs)) or train(start, inputs, *given))
+    trained(model, federation(3), dfl.FedAvg(), "run")
+    assert 0 < max(rows) <= 36 < 4 * max(SIZES)

@@ -240,7 +240,8 @@ def test_modules_that_cannot_be_trained_are_rejected() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (torch.nn.Linear, None, r"got the class Linear: write Linear\(…\)"),
         (len, None, "expected a torch.nn.Module"),
-        (torch.nn.LazyLinear(3), None, "parameter 'weight' has no shape yet"),
+        (torch.nn.LazyLinear(3), None, "'weight' has no shape yet"),
+        (torch.nn.LazyBatchNorm1d(affine=False), None, "'running_mean' has no shape yet"),
         (net, None, "parameter 'turn' is complex"),
         (torch.nn.Linear(2, 2), "mse", "loss must be a function"),
     ]

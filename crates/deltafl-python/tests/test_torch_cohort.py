@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,63 @@ class Branching(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
 
     def forward(self, rows: Any) -> Any:
         return self.first(rows) if rows.sum() > 0 else self.second(rows)
+
+
+class Tokens(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """The mean of the embeddings of nine tokens."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(9, 5, **options), nn.Linear(5, 3)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(self.embedding((rows.abs() * 4).long().clamp(max=8)).mean(1))
+
+
+class Sometimes(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer that half of the steps of a training use."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.inner, self.out, self.draw = nn.Linear(6, 6), nn.Linear(6, 3), draw
+
+    def forward(self, rows: Any) -> Any:
+        used = not self.training or self.draw() < 0.5
+        return self.out(rows + 1e-3 * torch.tanh(self.inner(rows)) if used else rows)
+
+
+class Warm(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer whose outputs grow with the number of the step, which the module assigns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, rows: Any) -> Any:
+        if self.training:
+            self.steps = self.steps + 1
+        return self.out(rows) * (1 + self.steps)
+
+
+def zero(net: Any) -> Any:
+    """Sets the parameters of a module to zero, where many modules have the same output for all examples."""
+    for value in net.parameters():
+        nn.init.zeros_(value)
+    return net
+
+
+def masked_loss(output: Any, target: Any) -> Any:
+    return nn.functional.cross_entropy(output[target < 9], target[target < 9])
+
+
+def item_loss(output: Any, target: Any) -> Any:
+    return nn.functional.cross_entropy(output, target) * float(output.sum().item() < 1e9)
+
+
+def tracked_norm() -> Any:
+    layers = nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(6, 3)
+    return nn.Sequential(*layers)
 
 
 def batch_norm() -> Any:
@@ -367,6 +426,21 @@ MIXED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a mean over the batch": (Mixing, None, "depends on the other examples"),
     "a batch norm without running statistics": (batch_norm, None, "depends on the other examples"),
     "a branch": (Branching, None, "one after another"),
+    "a mean over the batch at w = 0": (lambda: zero(Mixing()), None, "depends on the other examples"),
+    "class weights at w = 0": (
+        lambda: zero(perceptron()),
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0])),
+        "class weights",
+    ),
+    "an ignored class": (perceptron, nn.CrossEntropyLoss(ignore_index=1), "is not the mean"),
+    "a loss with a mask": (perceptron, masked_loss, "vmap does not support the loss: RuntimeError"),
+    "a loss with a number": (perceptron, item_loss, "vmap does not support the loss: RuntimeError"),
+    "gradients by frequency": (lambda: Tokens(scale_grad_by_freq=True), None, "frequencies of tokens"),
+    "embeddings that are scaled": (lambda: Tokens(max_norm=0.5), None, "changes embedding.weight"),
+    "running statistics of an instance norm": (tracked_norm, None, "changes 1.running_mean, 1.running_var"),
+    "an assigned buffer": (Warm, None, "changes steps"),
+    "random numbers of Python": (lambda: Sometimes(lambda: random.random()), None, "draws random numbers"),
+    "random numbers of numpy": (lambda: Sometimes(lambda: np.random.rand()), None, "draws random numbers"),
 }
 
 
@@ -386,6 +460,227 @@ def test_modules_and_losses_that_mix_examples_train_one_after_another(
             found[cohort] = trained(data, module, algorithms, local=dfl.SGD(lr=0.02, batch=30))
     assert message in caplog.text, caplog.text
     assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
+
+
+def hooked(layer: Any) -> Any:
+    layer.register_forward_hook(lambda layer, inputs, output: 3 * output)
+    return layer
+
+
+class Turned(nn.LSTM):  # type: ignore[misc, name-defined, unused-ignore]
+    """An LSTM that reads the steps from the last to the first."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        return super().forward(2 * input.flip(1), hx)
+
+
+class Halved(nn.Dropout):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer that scales its inputs instead of dropping them."""
+
+    def forward(self, input: Any) -> Any:
+        return input * (1 - self.p)
+
+
+class ByClass(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module whose forward pass depends on the classes of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Conv1d(1, 3, 3), nn.Linear(12, 3)
+
+    def forward(self, rows: Any) -> Any:
+        maps = self.first(rows.unsqueeze(1))
+        return self.out((torch.tanh(3 * maps) if isinstance(self.first, nn.Conv1d) else maps).flatten(1))
+
+
+#: A module whose layers are not those of their classes.
+CHANGED: dict[str, Callable[[], Any]] = {
+    "a hook": lambda: nn.Sequential(hooked(nn.Conv2d(1, 3, 3)), nn.Flatten(), nn.Linear(48, 3)),
+    "a spectral norm": lambda: nn.Sequential(
+        torch.nn.utils.spectral_norm(nn.Conv2d(1, 3, 3)), nn.Flatten(), nn.Linear(48, 3)
+    ),
+    "a subclass of an LSTM": lambda: nn.Sequential(nn.Flatten(), Recurrent(Turned(1, 5, batch_first=True))),
+    "a subclass of a dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), Halved(0.5), nn.Linear(8, 3)),
+    "a module that reads classes": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 6), ByClass()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_layer_that_differs_from_its_class_is_not_replaced_by_another(name: str) -> None:
+    torch.manual_seed(1)
+    net, data = CHANGED[name](), federation(36, 3)
+    found = [
+        trained(data, dfl_torch.Module(net, shape=(1, 6, 6), cohort=cohort, device="cpu"), [dfl.FedAvg()])
+        for cohort in ("on", "off")
+    ]
+    assert close(*found)
+
+
+def hooked_sgd(params: list[Any], local: dfl.Local) -> Any:
+    sgd = torch.optim.SGD(params, lr=local.learning_rate)
+    sgd.register_step_pre_hook(lambda *given: nn.utils.clip_grad_norm_(params, 0.01) and None)
+    return sgd
+
+
+#: Optimizers of the class SGD that are not the SGD of a cohort.
+OPTIMIZERS: dict[str, Any] = {
+    "two groups": lambda params, local: torch.optim.SGD(
+        [{"params": params[:1], "weight_decay": 0.5}, {"params": params[1:]}], lr=local.learning_rate
+    ),
+    "the last parameters": lambda params, local: torch.optim.SGD(params[-2:], lr=local.learning_rate),
+    "two parameters": lambda params, local: torch.optim.SGD([params[0], params[3]], lr=local.learning_rate),
+    "a bounded rate": lambda params, local: torch.optim.SGD(params, lr=min(local.learning_rate, 0.13)),
+    "momentum that depends on the batch": lambda params, local: torch.optim.SGD(
+        params, lr=local.learning_rate, momentum=0.9 if local.batch > 1 else 0.0
+    ),
+    "a hook": hooked_sgd,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_kinds_of_sgd_train_one_after_another(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(1)
+    net, data = perceptron(), federation(6, 3)
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = [
+            trained(data, dfl_torch.Module(net, optimizer=OPTIMIZERS[name], cohort=cohort, device="cpu"), [dfl.FedAvg()])
+            for cohort in ("on", "off")
+        ]
+    assert "the optimizer is not SGD of all parameters" in caplog.text
+    assert np.array_equal(found[0][0], found[1][0])
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_an_evaluation_does_not_mix_the_examples_of_devices(tracked: bool) -> None:
+    class Shifted(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        """A module that mixes examples in an evaluation only."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6) if tracked else nn.Identity()
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, rows: Any) -> Any:
+            return self.out(self.norm(rows) if self.training else rows - rows.mean(0))
+
+    torch.manual_seed(1)
+    net, data = Shifted(), federation(6, 3)
+    on, off = (
+        dfl.train(
+            data, dfl_torch.Module(net, cohort=cohort, device="cpu"), dfl.FedAvg(), rounds=1, cohort=7, progress=False,
+            split={"train": 1.0}, local=dfl.SGD(lr=0.1, batch=8, steps=2), evaluate_every=1, out=cohort,
+        ).devices().to_dict()["loss"]
+        for cohort in ("on", "off")
+    )  # fmt: skip
+    np.testing.assert_allclose(on, off, rtol=1e-6)
+
+
+def test_a_device_keeps_its_params_after_its_last_step() -> None:
+    # One step moves the weight to −234, where the loss is infinite. The other device has three more steps.
+    inputs = np.array([[1.0], [-0.001], [-0.001], [-0.001], [-0.001]], dtype=np.float32)
+    data = dfl.Federation.from_arrays(inputs, np.zeros(5, dtype=np.float32), np.array(list("abbbb")))
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(net.weight)
+
+    def loss(output: Any, target: Any) -> Any:
+        return torch.cosh(output[:, 0]).mean()
+
+    on, off = (
+        trained(
+            data, dfl_torch.Module(net, loss, task="regression", cohort=cohort, device="cpu"), dfl.FedAvg(),
+            rounds=1, cohort=2, local=dfl.SGD(lr=100.0, batch=1), evaluate_every=10,
+        )[0]
+        for cohort in ("on", "off")
+    )  # fmt: skip
+    assert off[0] < -10.0 and np.allclose(on, off, rtol=1e-5)
+
+
+def test_two_calls_of_a_dropout_layer_have_different_masks() -> None:
+    from deltafl._torch_layers import KeyedDropout, replaced
+
+    net, _ = replaced(nn.Dropout(0.5).train())
+    ones = torch.ones(4, 50)
+    with KeyedDropout.keyed(torch.tensor(5), torch.tensor(0)):
+        first, second = net(ones), net(ones)
+    with KeyedDropout.keyed(torch.tensor(5), torch.tensor(0)):
+        assert torch.equal(net(ones), first)
+    assert not torch.equal(first, second)
+
+
+def test_runs_in_two_threads_have_the_params_of_one_run() -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 3))
+    data = federation(6, 3)
+
+    def run(out: str) -> Any:
+        module = dfl_torch.Module(net, cohort="on", device="cpu")
+        return trained(data, module, [dfl.FedAvg()], rounds=12, out=out)
+
+    expected = run("alone")
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(run, ["a", "b", "c", "d"]):
+            assert close(found, expected)
+
+
+@pytest.mark.parametrize("cohort", ["on", "off"])
+def test_a_buffer_that_the_module_assigns_is_averaged(cohort: Any) -> None:
+    class Moving(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        mean: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 3)
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, rows: Any) -> Any:
+            if self.training:
+                self.mean = 0.5 * self.mean + 0.5 * rows.detach().mean(0)
+            return self.out(rows)
+
+    torch.manual_seed(1)
+    data, module = federation(6, 3), dfl_torch.Module(Moving(), cohort=cohort, device="cpu")
+    found = trained(data, module, dfl.FedAvg(), rounds=2, local=dfl.SGD(lr=0.1, batch=100))[0]
+    means = sum(len(data[id][1]) * data[id][0].mean(axis=0) for id in data.ids) / sum(SIZES)
+    np.testing.assert_allclose(found[-6:], 0.75 * means, atol=1e-6)
+
+
+def test_the_first_call_holds_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltafl import _torch_examples
+
+    monkeypatch.setattr(_torch_examples, "_FIRST_EXAMPLES", 12)
+    monkeypatch.setattr(_torch_examples, "_CPU_EXAMPLES", 12 * 32)
+    torch.manual_seed(1)
+    net, data, used = perceptron(), federation(6, 3), []
+    hold = _torch_examples.HeldExamples.hold
+
+    def held(self: Any, *given: Any) -> None:
+        hold(self, *given)
+        used.append(self._used)
+
+    monkeypatch.setattr(_torch_examples.HeldExamples, "hold", held)
+    found = [
+        trained(data, dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()]) for cohort in ("on", "off")
+    ]
+    # The largest device has 25 examples, and 6 examples may be held before a call of at most 12.
+    assert max(used) <= 31 < sum(SIZES)
+    assert close(*found)
+
+
+def test_a_batch_has_no_more_rows_than_the_largest_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltafl._torch_step import Step
+
+    torch.manual_seed(1)
+    net, data, run = perceptron(), federation(6, 3), Step.run
+    rows: list[int] = []
+    monkeypatch.setattr(
+        Step, "run", lambda self, held, updates: rows.append(updates.examples.shape[2]) or run(self, held, updates)
+    )
+    found = [
+        trained(data, dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()], local=dfl.SGD(lr=0.2, batch=10**6))
+        for cohort in ("on", "off")
+    ]
+    assert set(rows) == {max(SIZES)}
+    assert close(*found)
 
 
 @pytest.mark.parametrize("buffers", ["average", "fixed"])

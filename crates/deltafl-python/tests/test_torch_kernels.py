@@ -93,6 +93,21 @@ def test_a_dense_step_moves_the_weights_by_the_gradient(
         assert torch.allclose(found.double(), slope.double() @ weight.double(), atol=1e-4)
 
 
+def test_infinite_slopes_do_not_move_the_weights_of_a_rate_of_zero(kernels: Any) -> None:
+    torch.manual_seed(2)
+    slope = torch.full((2, 3, 5), float("inf"), device=DEVICE)
+    slope[1] = 1.0
+    source, weight = torch.randn(2, 3, 7, device=DEVICE), torch.randn(2, 5, 7, device=DEVICE)
+    rates, decays = torch.tensor([0.0, 0.5], device=DEVICE), torch.zeros(2, device=DEVICE)
+    moved = weight.clone()
+    kernels.dense_step(slope, source, moved, rates, decays, needs_source=True)
+    assert torch.equal(moved[0], weight[0]) and not torch.equal(moved[1], weight[1])
+    moved = weight.clone()
+    slopes = slope[:, :, :1].expand(2, 3, 7)
+    kernels.rows_step(slopes, torch.tensor([[1, 1, 2]] * 2, device=DEVICE), moved, rates, -1)
+    assert torch.equal(moved[0], weight[0]) and not torch.equal(moved[1], weight[1])
+
+
 @pytest.mark.parametrize("padding", [-1, 2])
 def test_a_step_of_an_embedding_adds_equal_tokens_up(kernels: Any, padding: int) -> None:
     torch.manual_seed(2)
@@ -233,6 +248,23 @@ def layers() -> Any:
     )  # fmt: skip
 
 
+class ByClass(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A module whose forward pass depends on the classes of its layers, with a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.Linear(48, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.layers = nn.ModuleList(layers)
+        self.layers[2].register_forward_hook(lambda layer, inputs, output: 2 * output)
+
+    def forward(self, images: Any) -> Any:
+        for layer in self.layers:
+            images = layer(images.flatten(1) if isinstance(layer, nn.Linear) else images)
+            if isinstance(layer, (nn.Conv2d, nn.GroupNorm, nn.LayerNorm)):
+                images = torch.tanh(2 * images)
+        return images
+
+
 def one_round(net: Any, cohort: str, **options: Any) -> Any:
     """Returns the parameters after a round of three small devices."""
     rng = np.random.default_rng(5)
@@ -259,6 +291,7 @@ def one_round(net: Any, cohort: str, **options: Any) -> Any:
         (Words, {}, False),
         (Words, {"l2": 0.1}, False),
         (TiedLayers, {}, False),
+        (ByClass, {}, False),
         (Twice, {}, True),
         (Penalised, {}, True),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from ._torch_examples import HeldExamples, called, sent, shared
 from ._torch_functions import has_kernels
 from ._torch_layers import Replacement, replaced
 from ._torch_loss import losses_of
-from ._torch_probe import check_targets, loss_problem, module_problem, one_tensor
+from ._torch_probe import check_targets, loss_problem, module_problem, one_tensor, summary
 from ._torch_spec import Spec
 from ._torch_step import Step, StepSize, rounded_up, views
 from ._trainer import IGNORED
@@ -37,6 +38,8 @@ _SHARE_OF_DEVICES = 0.5
 _STEPS_KEPT = 16
 #: The number of examples of a forward pass.
 _SCORED_AT_ONCE = 8192
+#: One call trains at a time in a process: replaced layers read the key of a device from their class.
+_ONE_CALL = threading.Lock()
 
 
 class ModuleCohort(Cohort):
@@ -123,10 +126,10 @@ class ModuleCohort(Cohort):
 
     def _attempted(self, updates: CohortUpdates, compute: Callable[[Step, HeldExamples, CohortUpdates], T]) -> T | None:
         """Calls a method of a step. If it fails, the next attempt uses other layers. None refuses the call."""
-        if not self._tested(updates.params[0]):
+        if not self._tested(updates.params[0]) or self._problem is not None:
             return None
         try:
-            with self._current_device():
+            with _ONE_CALL, self._current_device():
                 return self._computed(updates, compute)
         except torch.cuda.OutOfMemoryError:
             devices = len(updates.devices)
@@ -141,7 +144,7 @@ class ModuleCohort(Cohort):
         except Exception as error:
             if self._said:
                 raise
-            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            reason = summary(error)
             others = _replacements(self._spec)
             others = others[others.index(self._replacement) + 1 :]
             if others:
@@ -158,18 +161,36 @@ class ModuleCohort(Cohort):
             return None
 
     def _tested(self, vector: Array) -> bool:
-        """Returns whether the examples of a batch are independent. The first call tests some of them."""
+        """Returns whether the examples of an evaluation are independent.
+
+        The first call with at least two examples tests some of them, at w and near it. At w = 0 many
+        modules have the same output for all examples.
+        """
         if self._independent is None:
-            self._independent = True
             inputs, targets = self._examples.some()
-            tensors = self._tensors(vector)
-            net, problem = replaced(self._spec.net, by="none")
-            if problem is None:
-                self._refuse(module_problem(net, tensors, inputs))
-            if self._independent and not self._spec.default_loss:
-                output = self._evaluated(tensors, inputs)
-                self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
+            if len(targets) < 2:
+                return False
+            self._independent = True
+            noise = np.random.default_rng(0).normal(scale=0.1, size=len(vector)).astype(np.float32)
+            # The running variance of a batch norm stays positive.
+            noise[self._spec.num_trained :] = 0.0
+            with _ONE_CALL:
+                for tensors in (self._tensors(vector), self._tensors(vector + noise)):
+                    if self._independent:
+                        self._test(tensors, inputs, targets)
         return self._independent
+
+    def _test(self, tensors: dict[str, Any], inputs: dict[str, Any], targets: Any) -> None:
+        """Tests whether the results of some examples depend on each other."""
+        self._refuse(module_problem(self._eval_net, tensors, inputs, training=False))
+        if self._independent and not self._spec.default_loss:
+            output = self._evaluated(tensors, inputs)
+            self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
+        if self._problem is None:
+            net, _ = replaced(self._spec.net, by="none")
+            self._problem = module_problem(net, tensors, inputs, training=True)
+            if self._problem is not None:
+                _LOG.warning("devices train one after another: %s", self._problem)
 
     def _refuse(self, problem: str | None) -> None:
         """Trains and evaluates one device after another from now on."""
@@ -181,12 +202,13 @@ class ModuleCohort(Cohort):
         """Returns the tensors of the module at w."""
         spec = self._spec
         tensors = dict(spec.fixed)
-        of_params = views(shared(vector).to(self._device), spec.shapes)
+        # A copy, because an embedding may scale its weight.
+        of_params = views(shared(vector).to(self._device, copy=True), spec.shapes)
         tensors.update({name: part.to(spec.types[name]) for name, part in of_params.items()})
         return tensors
 
     def _evaluated(self, tensors: dict[str, Any], inputs: dict[str, Any]) -> Any:
-        """Returns the output of the module in evaluation mode. The forward pass may modify buffers, but not w."""
+        """Returns the output of the module in evaluation mode. The forward pass may modify buffers."""
         given = {name: value.clone() if name in self._buffers else value for name, value in tensors.items()}
         return one_tensor(called(self._eval_net.eval(), given, inputs))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels, per_device
+from ._torch_functions import as_instance, batched, kernels, per_device
 
 __all__ = ["Convolution"]
 
@@ -158,15 +158,18 @@ def _pair(first: int, sizes: Sequence[int]) -> Pair:
 class Convolution(torch.nn.Module):
     """A convolution by products or kernels, with the parameters of the layer that it replaces."""
 
-    def __init__(self, layer: Any, geometry: Geometry, by_kernels: bool) -> None:
-        super().__init__()
-        self.weight, self.bias, self._geometry, self._by_kernels = layer.weight, layer.bias, geometry, by_kernels
-        self._dimensions = layer.weight.dim() - 2
+    weight: Any
+    bias: Any
+    #: 1 or 2.
+    _dimensions: int
+    _geometry: Geometry
+    _by_kernels: bool
 
     @staticmethod
     def of(layer: torch.nn.Module, *, by_kernels: bool) -> Convolution | None:
         """Returns the replacement of a layer, or None if vmap has to translate it."""
-        if type(layer) not in (torch.nn.Conv1d, torch.nn.Conv2d):
+        kind = _KINDS.get(type(layer))
+        if kind is None:
             return None
         conv: Any = layer
         if conv.groups != 1 or conv.padding_mode != "zeros" or not conv.weight.is_floating_point():
@@ -181,11 +184,14 @@ class Convolution(torch.nn.Module):
             padding = [span // 2 if padding == "same" else 0 for span in spans]
         # A convolution over one axis is one over images of height 1.
         kernel, step, dilation = (_pair(1, sizes) for sizes in (conv.kernel_size, conv.stride, conv.dilation))
-        return Convolution(conv, (kernel, step, _pair(0, padding), dilation), by_kernels)
+        new = as_instance(layer, kind)
+        new._dimensions, new._by_kernels = conv.weight.dim() - 2, by_kernels
+        new._geometry = (kernel, step, _pair(0, padding), dilation)
+        return new
 
-    def forward(self, inputs: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Returns the output of the layer."""
-        batched = inputs if inputs.dim() == self._dimensions + 2 else inputs[None]
+        batched = input if input.dim() == self._dimensions + 2 else input[None]
         images = batched if self._dimensions == 2 else batched.unsqueeze(2)
         weight = self.weight if self._dimensions == 2 else self.weight.unsqueeze(2)
         apply: Any = _Kernels.apply if self._by_kernels else _Product.apply
@@ -196,4 +202,15 @@ class Convolution(torch.nn.Module):
             output = output if self.bias is None else output + self.bias[:, None, None, None]
             output = output.transpose(0, 1)
         output = output if self._dimensions == 2 else output.squeeze(2)
-        return output if batched is inputs else output[0]
+        return output if batched is input else output[0]
+
+
+class _Convolution1d(Convolution, torch.nn.Conv1d):
+    pass
+
+
+class _Convolution2d(Convolution, torch.nn.Conv2d):
+    pass
+
+
+_KINDS: dict[type, type[Convolution]] = {torch.nn.Conv1d: _Convolution1d, torch.nn.Conv2d: _Convolution2d}

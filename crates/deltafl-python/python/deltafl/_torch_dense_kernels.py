@@ -91,7 +91,8 @@ def _step_dense(
         if NEEDS_SOURCE:
             total = add_product(dy, w, total, PRECISION, True)
         gradient = add_product(tl.trans(dy), x, tl.zeros((BK, BN), dtype=tl.float32), PRECISION, False)
-        tl.store(entries, w - rate * (gradient + decay * w), mask=known)
+        # The gradient of a device after its last step, whose rate is 0, may be infinite.
+        tl.store(entries, tl.where(rate == 0.0, w, w - rate * (gradient + decay * w)), mask=known)
     if NEEDS_SOURCE:
         tl.store(result + device * count * inputs + places, total, mask=inside)
 
@@ -117,7 +118,8 @@ def _step_rows(
             at = tl.min(tl.where(same & (position > at), position, count - 1), 0)
         places = weight + (device * words + mine) * width + column
         w = tl.load(places, mask=column < width, other=0.0)
-        tl.store(places, w - tl.load(rates + device) * total, mask=column < width)
+        rate = tl.load(rates + device)
+        tl.store(places, tl.where(rate == 0.0, w, w - rate * total), mask=column < width)
 
 
 def _height(rows: int) -> int:

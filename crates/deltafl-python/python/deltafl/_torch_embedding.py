@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels, per_device
+from ._torch_functions import as_instance, batched, kernels, per_device
 from ._torch_moving import LARGE, MovingLayer, without_memory
 
 __all__ = ["KernelEmbedding"]
@@ -46,13 +46,8 @@ class _RowsStep(torch.autograd.Function):
         return torch.nn.functional.embedding(indices + first, weight.reshape(-1, width)), 0
 
 
-class KernelEmbedding(MovingLayer):
+class KernelEmbedding(MovingLayer, torch.nn.Embedding):
     """An embedding with the parameters of the layer that it replaces."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self.padding_idx = layer.weight, layer.padding_idx
-        self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
 
     @staticmethod
     def of(layer: torch.nn.Module) -> KernelEmbedding | None:
@@ -60,13 +55,13 @@ class KernelEmbedding(MovingLayer):
         if type(layer) is not torch.nn.Embedding or layer.weight.dtype != torch.float32:
             return None
         is_plain = layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
-        return KernelEmbedding(layer) if is_plain and layer.weight.numel() >= LARGE else None
+        return as_instance(layer, KernelEmbedding) if is_plain and layer.weight.numel() >= LARGE else None
 
-    def forward(self, indices: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Returns the row of each index."""
-        step = self.local_step() if indices.numel() <= _FEW else None
+        step = self.local_step() if input.numel() <= _FEW else None
         if step is None:
-            return torch.nn.functional.embedding(indices, self.weight, self.padding_idx)
+            return torch.nn.functional.embedding(input, self.weight, self.padding_idx)
         apply: Any = _RowsStep.apply
         padding = -1 if self.padding_idx is None else self.padding_idx
-        return apply(indices, self.weight, step[0], padding)
+        return apply(input, self.weight, step[0], padding)

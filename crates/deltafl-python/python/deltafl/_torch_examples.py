@@ -24,6 +24,8 @@ WHOLE, TARGETS = "", " targets"
 _SHARE_OF_EXAMPLES = 0.25
 #: Memory for examples on a CPU, in bytes.
 _CPU_EXAMPLES = 1 << 30
+#: The number of examples of the first call, which measures the size of an example.
+_FIRST_EXAMPLES = 1 << 14
 #: The length from which several threads copy a vector.
 _LONG = 1 << 20
 
@@ -87,9 +89,8 @@ class HeldExamples:
 
     def fitting(self, devices: Array, examples: Array) -> int:
         """Returns how many of the devices fit into the memory, at least one."""
-        if self._capacity is None:
-            return len(devices)
-        return max(1, int(np.searchsorted(np.cumsum(examples), self._capacity, side="right")))
+        capacity = _FIRST_EXAMPLES if self._capacity is None else self._capacity
+        return max(1, int(np.searchsorted(np.cumsum(examples), capacity, side="right")))
 
     def wanted(self, devices: Array) -> list[int]:
         """Returns the devices that are not held. If they do not fit beside the others, all are."""
@@ -172,7 +173,11 @@ class HeldExamples:
 
 
 def called(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> Any:
-    """Returns the output of a module with these tensors. Several inputs are keyword arguments."""
+    """Returns the output of a module with these tensors. Several inputs are keyword arguments.
+
+    PyTorch sets the entries of ``tensors`` to the buffers that the module assigns.
+    """
+    # Strict: a tensor that the module does not have would be ignored.
     if WHOLE in inputs:
-        return torch.func.functional_call(net, tensors, (inputs[WHOLE],))
-    return torch.func.functional_call(net, tensors, (), inputs)
+        return torch.func.functional_call(net, tensors, (inputs[WHOLE],), strict=True)
+    return torch.func.functional_call(net, tensors, (), inputs, strict=True)

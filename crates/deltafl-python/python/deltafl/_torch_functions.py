@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ._kinds import is_tuple
 
-__all__ = ["batched", "has_kernels", "kernels", "per_device", "precision_of", "uses_tf32"]
+__all__ = ["as_instance", "batched", "has_kernels", "kernels", "per_device", "precision_of", "uses_tf32"]
+
+Layer = TypeVar("Layer", bound=torch.nn.Module)
 
 
 def kernels() -> Any:
@@ -29,6 +31,16 @@ def has_kernels(device: torch.device) -> bool:
     except ImportError:
         return False
     return True
+
+
+def as_instance(layer: torch.nn.Module, kind: type[Layer]) -> Layer:
+    """Returns a layer with the attributes of another one, as an instance of a subclass of its class.
+
+    The code of a module may read attributes of the layer, or depend on its class.
+    """
+    new = kind.__new__(kind)
+    vars(new).update(vars(layer))
+    return new
 
 
 def uses_tf32(settings: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from ._torch_convolution import Convolution
 from ._torch_embedding import KernelEmbedding
+from ._torch_functions import as_instance
 from ._torch_linear import KernelLinear
 from ._torch_norm import KernelGroupNorm, KernelLayerNorm
 
@@ -21,24 +22,35 @@ Replacement = Literal["kernels", "products", "none"]
 
 
 class KeyedDropout(torch.nn.Module):
-    """A dropout whose mask depends on the device, the step and the layer only.
+    """A dropout whose mask depends on the device, the step and the place in the forward pass only.
 
     The random numbers of ``torch.nn.Dropout`` depend on the number of devices in a call. This layer
-    hashes the key of the device instead, so that its mask is the same in any cohort.
+    hashes the key of the device instead, so that its mask is the same in any cohort. A layer that a
+    forward pass calls twice has two masks.
     """
 
-    #: The key of the device, and the number of the step.
-    _now: tuple[Any, Any] | None = None
+    #: The key of the device, the number of the step, and the number of calls in the forward pass.
+    _now: tuple[Any, Any, list[int]] | None = None
 
-    def __init__(self, p: float, number: int, channels: bool) -> None:
-        super().__init__()
-        self.p, self._number, self._channels = p, number, channels
+    p: float
+    #: Whether the layer sets whole channels to zero.
+    _channels: bool
+
+    @staticmethod
+    def of(layer: torch.nn.Module) -> KeyedDropout | None:
+        """Returns the replacement of a layer, or None if it is not a dropout layer."""
+        kind = _DROPOUTS.get(type(layer))
+        if kind is None:
+            return None
+        new = as_instance(layer, kind)
+        new._channels = type(layer) is not torch.nn.Dropout
+        return new
 
     @classmethod
     @contextmanager
     def keyed(cls, key: Any, step: Any) -> Generator[None, None, None]:
         """Sets the key and the step of the forward pass."""
-        cls._now = (key, step)
+        cls._now = (key, step, [0])
         try:
             yield
         finally:
@@ -50,13 +62,14 @@ class KeyedDropout(torch.nn.Module):
             return inputs
         if self.p >= 1.0:
             return inputs * 0.0
-        key, step = KeyedDropout._now
+        key, step, calls = KeyedDropout._now
+        calls[0] += 1
         shape = inputs.shape[:2] if self._channels else inputs.shape
         count = 1
         for length in shape:
             count *= length
         positions = torch.arange(count, device=inputs.device)
-        first = _mixed(key + _ODD * (step + 1)) ^ (self._number + 1)
+        first = _mixed(key + _ODD * (step + 1)) ^ calls[0]
         bits = _mixed(first + _ODD * (positions + 1))
         # The upper 31 bits as a number in [0, 1).
         uniform = ((bits >> 33) & 0x7FFFFFFF).to(inputs.dtype) / 2147483648.0
@@ -65,6 +78,12 @@ class KeyedDropout(torch.nn.Module):
             kept = kept.reshape(*shape, *([1] * (inputs.dim() - 2)))
         return inputs * kept / (1.0 - self.p)
 
+
+#: The replacement of each kind of dropout layer.
+_DROPOUTS: dict[type, type[KeyedDropout]] = {
+    kind: type(f"Keyed{kind.__name__}", (KeyedDropout, kind), {})
+    for kind in (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
+}
 
 #: The increment of SplitMix64 as a signed integer.
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -77,54 +96,48 @@ def _mixed(values: Any) -> Any:
     return values ^ ((values >> 31) & 0x1FFFFFFFF)
 
 
-class _EmbeddingBag(torch.nn.Module):
+class _EmbeddingBag(torch.nn.EmbeddingBag):
     """The mean or the sum of the embeddings of each row, with the weight of the layer it replaces."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self._mode = layer.weight, layer.mode
 
     @staticmethod
     def of(layer: torch.nn.Module) -> _EmbeddingBag | None:
         """Returns the replacement of a layer, or None if vmap has to translate it."""
         if type(layer) is not torch.nn.EmbeddingBag or layer.mode not in ("mean", "sum"):
             return None
-        is_plain = layer.padding_idx is None and layer.max_norm is None
-        return _EmbeddingBag(layer) if is_plain and not layer.scale_grad_by_freq else None
+        return as_instance(layer, _EmbeddingBag) if layer.padding_idx is None and layer.max_norm is None else None
 
-    def forward(self, indices: Any) -> Any:
+    def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """Returns one vector per row of indices. Bags of different sizes have no rows."""
-        if indices.dim() != 2:
+        if input.dim() != 2 or offsets is not None or per_sample_weights is not None:
             raise ValueError("an EmbeddingBag of a cohort needs a matrix of indices")
-        vectors = torch.nn.functional.embedding(indices, self.weight)
-        return vectors.mean(1) if self._mode == "mean" else vectors.sum(1)
+        vectors = torch.nn.functional.embedding(input, self.weight)
+        return vectors.mean(1) if self.mode == "mean" else vectors.sum(1)
 
 
 class _Recurrent(torch.nn.Module):
     """An LSTM or GRU as elementary operations, with the parameters of the layer it replaces."""
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self._gru = isinstance(layer, torch.nn.GRU)
-        self._hidden, self._layers = layer.hidden_size, layer.num_layers
-        self._batch_first, self._directions = layer.batch_first, 2 if layer.bidirectional else 1
-        for name, value in layer.named_parameters():
-            self.register_parameter(name, value)
+    hidden_size: int
+    num_layers: int
+    batch_first: bool
+    bidirectional: bool
+    _gru: bool
 
-    def forward(self, inputs: Any, state: Any = None) -> Any:
+    def forward(self, input: Any, hx: Any = None) -> Any:
         """Returns the outputs of all steps, and the last state, as the layer it replaces."""
-        steps = inputs.transpose(0, 1) if self._batch_first else inputs
+        steps = input.transpose(0, 1) if self.batch_first else input
+        directions = 2 if self.bidirectional else 1
         lasts: list[Any] = []
-        for layer in range(self._layers):
+        for layer in range(self.num_layers):
             found: list[tuple[Any, Any]] = []
-            for direction in range(self._directions):
+            for direction in range(directions):
                 suffix = f"_l{layer}" + ("_reverse" if direction else "")
-                index = layer * self._directions + direction
-                found.append(self._pass(steps.flip(0) if direction else steps, suffix, state, index))
+                index = layer * directions + direction
+                found.append(self._pass(steps.flip(0) if direction else steps, suffix, hx, index))
             outputs = [out.flip(0) if direction else out for direction, (out, _) in enumerate(found)]
             steps = torch.cat(outputs, dim=2)
             lasts += [last for _, last in found]
-        output = steps.transpose(0, 1) if self._batch_first else steps
+        output = steps.transpose(0, 1) if self.batch_first else steps
         hidden = torch.stack([last[0] for last in lasts])
         return output, hidden if self._gru else (hidden, torch.stack([last[1] for last in lasts]))
 
@@ -136,7 +149,7 @@ class _Recurrent(torch.nn.Module):
         bias_hidden = parameters.get("bias_hh" + suffix)
         if bias_in is not None:
             projected = projected + bias_in
-        zero = steps.new_zeros((steps.shape[1], self._hidden))
+        zero = steps.new_zeros((steps.shape[1], self.hidden_size))
         if state is None:
             hidden, cell = zero, zero
         else:
@@ -160,6 +173,24 @@ class _Recurrent(torch.nn.Module):
         return torch.stack(found), (hidden, cell)
 
 
+class _LSTM(_Recurrent, torch.nn.LSTM):
+    _gru = False
+
+
+class _GRU(_Recurrent, torch.nn.GRU):
+    _gru = True
+
+
+#: The attributes of a layer that contain its hooks.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def _is_changed(layer: torch.nn.Module) -> bool:
+    """Returns whether a hook or another forward method changes a layer, as a spectral norm does."""
+    own = vars(layer)
+    return "forward" in own or any(own.get(hooks) for hooks in _HOOKS)
+
+
 def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[torch.nn.Module, str | None]:
     """Returns a copy of a module whose layers work under vmap, or the reason why there is none.
 
@@ -168,9 +199,8 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
         by: The layers in place of convolutions. Kernels also compute norms, large dense layers and embeddings.
     """
     net = copy.deepcopy(net)
-    number = 0
     copied: Any = net
-    modules: list[tuple[str, torch.nn.Module]] = list(copied.named_modules())
+    modules: list[tuple[str, Any]] = list(copied.named_modules())
     for path, layer in modules:
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
             return net, (
@@ -179,17 +209,19 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
             )
         if isinstance(layer, (torch.nn.RNN, torch.nn.MultiheadAttention)) and layer.dropout:
             return net, f"{path or 'the module'} is a {type(layer).__name__} with dropout inside the layer; set it to 0"
-        new: torch.nn.Module | None = None
-        if isinstance(layer, (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)):
-            new = KeyedDropout(layer.p, number, not isinstance(layer, torch.nn.Dropout))
-            number += 1
-        elif isinstance(layer, (torch.nn.LSTM, torch.nn.GRU)):
+        if getattr(layer, "scale_grad_by_freq", False):
+            return net, f"{path or 'the module'} divides gradients by the frequencies of tokens, which mixes the examples of a batch"
+        if _is_changed(layer):
+            continue
+        # A subclass may compute something else, so that only these classes are replaced.
+        new: torch.nn.Module | None = KeyedDropout.of(layer)
+        if type(layer) in (torch.nn.LSTM, torch.nn.GRU):
             if layer.dropout or getattr(layer, "proj_size", 0):
                 return net, f"{path or 'the module'} is a recurrent layer with dropout or a projection"
-            new = _Recurrent(layer)
+            new = as_instance(layer, _LSTM if type(layer) is torch.nn.LSTM else _GRU)
         elif isinstance(layer, torch.nn.EmbeddingBag):
             new = _EmbeddingBag.of(layer)
-        elif by != "none":
+        elif new is None and by != "none":
             new = Convolution.of(layer, by_kernels=by == "kernels")
             if new is None and by == "kernels":
                 kinds = (KernelGroupNorm, KernelLayerNorm, KernelLinear, KernelEmbedding)

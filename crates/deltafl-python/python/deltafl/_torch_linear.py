@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels, per_device, uses_tf32
+from ._torch_functions import as_instance, batched, kernels, per_device, uses_tf32
 from ._torch_moving import LARGE, MovingLayer, without_memory
 
 __all__ = ["KernelLinear"]
@@ -82,31 +82,27 @@ def _product(rows: Any, weight: Any) -> Any:
     return rows @ weight.mT if uses_tf32(cuda.matmul) else _forward(rows, weight)
 
 
-class KernelLinear(MovingLayer):
+class KernelLinear(MovingLayer, torch.nn.Linear):
     """A dense layer with the parameters of the layer that it replaces."""
 
     applies_decay = True
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-        self.in_features, self.out_features = layer.in_features, layer.out_features
+    bias: Any
 
     @staticmethod
     def of(layer: torch.nn.Module) -> KernelLinear | None:
         """Returns the replacement of a layer, or None for small layers."""
         if type(layer) is not torch.nn.Linear or layer.weight.dtype != torch.float32:
             return None
-        return KernelLinear(layer) if layer.weight.numel() >= LARGE else None
+        return as_instance(layer, KernelLinear) if layer.weight.numel() >= LARGE else None
 
-    def forward(self, inputs: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Returns the output of the layer."""
         cuda: Any = torch.backends.cuda
-        fits = inputs.dim() == 2 and len(inputs) <= _FEW and inputs.dtype == torch.float32
+        fits = input.dim() == 2 and len(input) <= _FEW and input.dtype == torch.float32
         step = self.local_step() if fits else None
         # With TF32 the products of PyTorch are faster.
         if not fits or (step is None and uses_tf32(cuda.matmul)):
-            return torch.nn.functional.linear(inputs, self.weight, self.bias)
+            return torch.nn.functional.linear(input, self.weight, self.bias)
         apply: Any = _Dense.apply if step is None else _DenseStep.apply
-        output = apply(inputs, self.weight, *(step or ()))
+        output = apply(input, self.weight, *(step or ()))
         return output if self.bias is None else output + self.bias

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels, per_device
+from ._torch_functions import as_instance, batched, kernels, per_device
 
 __all__ = ["KernelGroupNorm", "KernelLayerNorm"]
 
@@ -39,35 +39,27 @@ class _Normalised(torch.autograd.Function):
         return kernels().normalised(*given, *args[3:]), (0, 0, 0)
 
 
-class KernelGroupNorm(torch.nn.Module):
+class KernelGroupNorm(torch.nn.GroupNorm):
     """A group norm with the parameters of the layer that it replaces."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self.bias, self._groups, self._epsilon = layer.weight, layer.bias, layer.num_groups, layer.eps
 
     @staticmethod
     def of(layer: torch.nn.Module) -> KernelGroupNorm | None:
         """Returns the replacement of a layer, or None if vmap has to translate it."""
         if type(layer) is not torch.nn.GroupNorm or not layer.affine or layer.weight.dtype != torch.float32:
             return None
-        return KernelGroupNorm(layer)
+        return as_instance(layer, KernelGroupNorm)
 
-    def forward(self, images: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Returns the output of the layer."""
-        area = math.prod(images.shape[2:])
-        if images.dtype != torch.float32 or not kernels().group_fits(images.shape[1], area, self._groups):
-            return torch.nn.functional.group_norm(images, self._groups, self.weight, self.bias, self._epsilon)
+        area = math.prod(input.shape[2:])
+        if input.dtype != torch.float32 or not kernels().group_fits(input.shape[1], area, self.num_groups):
+            return super().forward(input)
         apply: Any = _Normalised.apply
-        return apply(images, self.weight, self.bias, self._groups, self._epsilon)[0]
+        return apply(input, self.weight, self.bias, self.num_groups, self.eps)[0]
 
 
-class KernelLayerNorm(torch.nn.Module):
+class KernelLayerNorm(torch.nn.LayerNorm):
     """A layer norm over the last axis: a group norm of each row, with one group of channels."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.weight, self.bias, self._epsilon = layer.weight, layer.bias, layer.eps
 
     @staticmethod
     def of(layer: torch.nn.Module) -> KernelLayerNorm | None:
@@ -77,12 +69,12 @@ class KernelLayerNorm(torch.nn.Module):
         given: Any = layer
         if given.weight is None or given.bias is None or given.weight.dtype != torch.float32:
             return None
-        return KernelLayerNorm(layer) if kernels().group_fits(len(given.weight), 1, 1) else None
+        return as_instance(layer, KernelLayerNorm) if kernels().group_fits(len(given.weight), 1, 1) else None
 
-    def forward(self, inputs: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Returns the output of the layer."""
-        if inputs.dtype != torch.float32:
-            return torch.nn.functional.layer_norm(inputs, self.weight.shape, self.weight, self.bias, self._epsilon)
+        if input.dtype != torch.float32:
+            return super().forward(input)
         apply: Any = _Normalised.apply
-        rows = inputs.reshape(-1, len(self.weight), 1)
-        return apply(rows, self.weight, self.bias, 1, self._epsilon)[0].view(inputs.shape)
+        rows = input.reshape(-1, len(self.weight), 1)
+        return apply(rows, self.weight, self.bias, 1, self.eps)[0].view(input.shape)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ._torch_examples import called
 from ._torch_loss import losses_of
+from ._torch_random import RNG_LOCK, random_state, seeded
 from ._torch_spec import Spec
 from .errors import InvalidInput
 
-__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor"]
+__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor", "summary"]
 
 Array = NDArray[Any]
 
@@ -36,6 +37,11 @@ def one_tensor(output: Any) -> Any:
     )
 
 
+def summary(error: Exception) -> str:
+    """Returns the class of an exception and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
+
+
 def check_targets(task: str, targets: Array) -> None:
     """Rejects targets that the default loss of a task does not accept."""
     if task != "regression" and np.issubdtype(targets.dtype, np.floating):
@@ -53,12 +59,11 @@ def loss_problem(spec: Spec, output: Any, wanted: Any) -> str | None:
     output, wanted = output[:_TESTED], wanted[:_TESTED]
     try:
         whole, losses = spec.loss(output, wanted), losses_of(spec, output, wanted)
-    except Exception:
-        # The training reports the exception.
-        return None
+    except Exception as error:
+        return f"vmap does not support the loss: {summary(error)}"
     if whole.numel() != 1:
         return f"loss must return one number per batch, the mean, got shape {tuple(whole.shape)}"
-    if _differ(whole.reshape(()), losses.mean(), _TOLERANCE * losses.abs().max()):
+    if _differ(whole.reshape(()), losses.mean(), _TOLERANCE, losses):
         return (
             "the loss of a batch is not the mean of the losses of its examples, "
             "for example because of class weights or a sum"
@@ -67,32 +72,42 @@ def loss_problem(spec: Spec, output: Any, wanted: Any) -> str | None:
 
 
 @torch.no_grad()
-def module_problem(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> str | None:
-    """Returns why the output of a training step depends on the other examples, or None."""
+def module_problem(
+    net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any], *, training: bool
+) -> str | None:
+    """Returns why the output for an example depends on more than the example and the tensors, or None."""
     count = len(next(iter(inputs.values())))
-    if count < 2:
-        return None
-    net = copy.deepcopy(net).train()
+    net = copy.deepcopy(net).train(training)
+    changed: set[str] = set()
 
     def output(rows: slice) -> Any:
-        # The forward pass may modify buffers.
+        # The forward pass may modify or assign buffers. An embedding may scale its weight.
         given = {name: value.clone() for name, value in tensors.items()}
-        return called(net, given, {name: value[rows] for name, value in inputs.items()})
+        found = called(net, given, {name: value[rows].clone() for name, value in inputs.items()})
+        changed.update(name for name, value in tensors.items() if not torch.equal(value, given[name]))
+        return found
 
     everything, half = slice(0, count), count // 2
     parts = [slice(0, half), slice(half, count), *(slice(k, k + 1) for k in range(min(count, _ALONE)))]
-    for rows in parts:
-        try:
-            whole, again, alone = output(everything), output(everything), output(rows)
-            # Random layers are the subject of another message.
-            if torch.equal(whole, again) and _differ(whole[rows], alone, _OF_OUTPUTS * whole.abs().max()):
-                return "the output of the module for one example depends on the other examples of the batch"
-        except Exception:
-            # The training reports the exception. A batch norm fails for one example.
-            continue
+    with RNG_LOCK.exclusive(), seeded(0):
+        before = random_state()
+        for rows in parts:
+            try:
+                whole, again, alone = output(everything), output(everything), output(rows)
+                if random_state() != before or _differ(whole, again, _OF_OUTPUTS, whole):
+                    return "the module draws random numbers other than those of dropout layers"
+                if changed and training:
+                    return f"the forward pass changes {', '.join(sorted(changed))}"
+                if _differ(whole[rows], alone, _OF_OUTPUTS, whole):
+                    return "the output of the module for one example depends on the other examples of the batch"
+            except Exception:
+                # The training reports the exception. A batch norm fails for one example.
+                continue
     return None
 
 
-def _differ(first: Any, second: Any, allowed: Any) -> bool:
-    difference = (first.double() - second.double()).abs().max()
-    return bool(difference > allowed.double() + 1e-6)
+def _differ(first: Any, second: Any, tolerance: float, values: Any) -> bool:
+    """Returns whether results differ by more than a share of the largest of some values."""
+    largest = float(values.double().nan_to_num(0.0, 0.0, 0.0).abs().max())
+    allowed = tolerance * largest + 1e-6
+    return not torch.allclose(first.double(), second.double(), rtol=0.0, atol=allowed, equal_nan=True)

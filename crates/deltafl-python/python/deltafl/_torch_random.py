@@ -1,4 +1,4 @@
-"""The global random number generators of torch and Python, shared by threads."""
+"""The global random number generators of torch, Python and numpy, shared by threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["RNG_LOCK", "random_state", "seeded"]
@@ -63,25 +64,31 @@ def _cuda_is_used() -> bool:
 
 def random_state() -> tuple[object, ...]:
     cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else []
-    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
+    found: Any = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(), random.getstate(), found[1].tobytes(), *found[2:],
+        *(state.numpy().tobytes() for state in cuda),
+    )  # fmt: skip
 
 
 class seeded:
-    """Seeds the global random number generators of torch and Python, and restores them on exit."""
+    """Seeds the global random number generators of torch, Python and numpy, and restores them on exit."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed % 2**63
 
     def __enter__(self) -> None:
-        self._python = random.getstate()
+        self._python, self._numpy = random.getstate(), np.random.get_state()
         self._cpu = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if _cuda_is_used() else None
         functions: Any = torch
         functions.manual_seed(self._seed)
         random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
 
     def __exit__(self, *ended: object) -> None:
         torch.set_rng_state(self._cpu)
         random.setstate(self._python)
+        np.random.set_state(self._numpy)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)

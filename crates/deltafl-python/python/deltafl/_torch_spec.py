@@ -42,4 +42,6 @@ class Spec:
         #: The shapes and types of the tensors of w, in the order of w.
         self.shapes = {name: tuple(tensors[name].shape) for name in [*trained, *carried]}
         self.types = {name: tensors[name].dtype for name in self.shapes}
-        self.num_params = sum(math.prod(shape) for shape in self.shapes.values())
+        self.num_trained, self.num_params = (
+            sum(math.prod(self.shapes[name]) for name in names) for names in (trained, self.shapes)
+        )

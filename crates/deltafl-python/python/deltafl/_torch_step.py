@@ -51,6 +51,8 @@ class StepTerms(NamedTuple):
     decay: bool
     proximal: bool
     drift: bool
+    #: Whether some devices have fewer steps than others. Their gradients after their last step may be infinite.
+    idle: bool
 
 
 class Step:
@@ -73,7 +75,7 @@ class Step:
         #: A vector that every step adds to the gradient, if there is one.
         self._drift: Tensors = {}
         #: Which terms a step adds to the gradient.
-        self._terms = StepTerms(False, False, False)
+        self._terms = StepTerms(False, False, False, False)
         #: Layers whose weights the backward pass may move, so that their gradient is not stored.
         self._movable = {} if spec.momentum[0] else movable(net, spec.trained)
         #: The weights that the backward pass of the last step has moved.
@@ -131,7 +133,8 @@ class Step:
 
     def _train(self, held: HeldExamples, u: CohortUpdates) -> None:
         """Trains the devices."""
-        terms = StepTerms(bool(u.l2.any() or self._spec.momentum[3]), bool(u.proximal.any()), u.drift is not None)
+        decay, is_idle = bool(u.l2.any() or self._spec.momentum[3]), not u.sizes.all()
+        terms = StepTerms(decay, bool(u.proximal.any()), u.drift is not None, is_idle)
         if terms != self._terms:
             # A step does not compute the terms that it does not have.
             self._terms = terms
@@ -291,6 +294,8 @@ class Step:
             weight = trained[name]
             ones = (-1, *([1] * (weight.dim() - 1)))
             rate, decay, pull = (values.view(ones) for values in numbers[weight.dtype])
+            if self._terms.idle:
+                slope = torch.where(sizes.view(ones) > 0, slope, 0.0)
             if self._terms.decay:
                 slope = torch.addcmul(slope, weight, decay)
             if self._terms.drift:

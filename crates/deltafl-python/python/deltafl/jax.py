@@ -75,7 +75,7 @@ class Model(Trainer):
         self._default_loss, self._shape, self.task, self.l2 = loss is None, shape, task, l2
         vector, self._unravel = _flat(init(_jax.random.key(0)))
         self.num_params = len(vector)
-        self._train = _jax.jit(_jax.vmap(self._trained))
+        self._train = _jax.jit(_jax.vmap(self._trained, in_axes=(0, None, None, 0, 0, 0, 0)))
         self._evaluate = _jax.jit(self._evaluated)
         #: Whether the examples of a batch are known to be independent.
         self._tested = False
@@ -98,25 +98,23 @@ class Model(Trainer):
         batches = [list(device.local.batches()) for device in devices]
         rows, steps = len(devices), max(len(found) for found in batches)
         batch = max(device.local.batch for device in devices)
-        # Few different shapes need few compilations.
-        examples = _rounded(max(len(device.targets) for device in devices))
-        inputs = np.zeros((rows, examples, *devices[0].inputs.shape[1:]), dtype=devices[0].inputs.dtype)
-        targets = np.zeros((rows, examples), dtype=devices[0].targets.dtype)
+        inputs = _padded(np.concatenate([device.inputs for device in devices]))
+        targets = _padded(np.concatenate([device.targets for device in devices]))
+        first = 0
         chosen, sizes = np.zeros((rows, steps, batch), dtype=np.int32), np.zeros((rows, steps), dtype=np.int32)
         for row, (device, found) in enumerate(zip(devices, batches)):
-            inputs[row, : len(device.targets)] = device.inputs
-            targets[row, : len(device.targets)] = device.targets
             for step, indices in enumerate(found):
                 # A short batch repeats its first example with weight 0.
-                chosen[row, step] = indices[0]
-                chosen[row, step, : len(indices)] = indices
+                chosen[row, step] = first + indices[0]
+                chosen[row, step, : len(indices)] = first + indices
                 sizes[row, step] = len(indices)
+            first += len(device.targets)
         local = [device.local for device in devices]
         factors = [[one.learning_rate, one.l2, one.proximal] for one in local]
         zero = np.zeros(self.num_params, dtype=np.float32)
         drifts = np.stack([zero if one.drift is None else one.drift for one in local])
         starts = np.stack([device.params for device in devices])
-        given = self._shaped(inputs, 2), targets, chosen, sizes, np.array(factors, dtype=np.float32), drifts
+        given = self._shaped(inputs), targets, chosen, sizes, np.array(factors, dtype=np.float32), drifts
         return np.asarray(self._train(starts, *given))
 
     def _trained(
@@ -149,7 +147,7 @@ class Model(Trainer):
         ends = np.cumsum([len(targets) for _, targets in blocks])
         inputs = _padded(np.concatenate([inputs for inputs, _ in blocks]))
         targets = _padded(np.concatenate([targets for _, targets in blocks]))
-        found = self._evaluate(params, self._shaped(inputs, 1), targets)
+        found = self._evaluate(params, self._shaped(inputs), targets)
         losses, predicted = (np.asarray(values)[: ends[-1]] for values in found)
         parts = zip(np.split(losses, ends[:-1]), np.split(predicted, ends[:-1]))
         return [(float(loss.astype(np.float64).sum()), np.asarray(of_block)) for loss, of_block in parts]
@@ -185,7 +183,7 @@ class Model(Trainer):
         if count < 2:
             return
         self._tested = True
-        given = self._shaped(inputs, 1)
+        given = self._shaped(inputs)
         parts = [slice(0, half), slice(half, count), *(slice(k, k + 1) for k in range(min(count, _ALONE)))]
 
         def computed(vector: Any, inputs: Any, targets: Any) -> Any:
@@ -213,7 +211,7 @@ class Model(Trainer):
 
     def predict(self, params: Array, inputs: Any) -> Array:
         """Returns a probability per class, or real numbers for a regression."""
-        outputs = self._apply(self._unravel(_jnp.asarray(params)), self._shaped(np.asarray(inputs), 1))
+        outputs = self._apply(self._unravel(_jnp.asarray(params)), self._shaped(np.asarray(inputs)))
         if self.task == "regression":
             return np.asarray(outputs.reshape(-1), dtype=np.float64)
         if self.task == "binary":
@@ -227,9 +225,9 @@ class Model(Trainer):
         leaves = _jax.tree_util.tree_leaves_with_path(tree)
         return {_jax.tree_util.keystr(path) or "params": np.asarray(leaf) for path, leaf in leaves}
 
-    def _shaped(self, inputs: Any, axes: int) -> Any:
-        """Returns inputs in the shape of the model, behind this many other axes."""
-        return inputs if self._shape is None else inputs.reshape(*inputs.shape[:axes], *self._shape)
+    def _shaped(self, inputs: Any) -> Any:
+        """Returns inputs in the shape of the model."""
+        return inputs if self._shape is None else inputs.reshape(len(inputs), *self._shape)
 
 
 def _flat(params: Any) -> tuple[Array, Any]:

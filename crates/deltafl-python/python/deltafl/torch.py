@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -44,8 +45,8 @@ class Module(Trainer):
     a batch norm, are averaged like parameters, but without l2 and proximal term. With ``"fixed"``
     they keep the values of ``net``. Integer buffers, such as batch counters, are always fixed.
 
-    **Random numbers**, for example of a dropout layer, are seeded with the device, the round and
-    the seed of the run. Two runs on one machine compute bitwise equal parameters if the kernels
+    **Random numbers** of torch, numpy and Python, for example of a dropout layer, are seeded with the
+    device, the round and the seed of the run. Two runs on one machine compute bitwise equal parameters if the kernels
     are deterministic.
 
     Args:
@@ -194,7 +195,7 @@ class Module(Trainer):
             return None
         momentum, reason = self._momentum(), None
         if momentum is None:
-            reason = "the optimizer is not SGD"
+            reason = "the optimizer is not SGD of all parameters with the learning rate of the run"
         elif self._transform is not None:
             reason = "a transform augments the batches"
         elif not hasattr(torch, "func"):
@@ -223,10 +224,21 @@ class Module(Trainer):
         """Returns momentum, dampening, Nesterov and weight decay of SGD; None for other optimisers."""
         if self._optimizer is None:
             return (0.0, 0.0, False, 0.0)
-        local = Local(0.125, 1, 0.0, 0.0, 0, np.zeros(0, np.int64), 0)
-        made = self._optimizer([torch.nn.Parameter(torch.zeros(1, device=self._device))], local)
+        # The options may depend on the learning rate and the size of a batch.
+        found = {self._sgd(rate, batch) for rate, batch in ((0.125, 16), (8.0, 1), (2.0**-10, 512))}
+        return found.pop() if len(found) == 1 else None
+
+    def _sgd(self, rate: float, batch: int) -> tuple[float, float, bool, float] | None:
+        """Returns the options of the optimiser of a device, or None if it is not SGD of all parameters."""
+        made_for: Any = self._optimizer
+        weights = [self._tensors[name] for name in self._trained]
+        made = made_for(weights, Local(rate, batch, 0.0, 0.0, 0, np.zeros(0, np.int64), 0))
+        if type(made) is not torch.optim.SGD or len(made.param_groups) != 1:
+            return None
         options = made.param_groups[0]
-        if type(made) is not torch.optim.SGD or options["lr"] != 0.125 or options["maximize"]:
+        has_all = len(options["params"]) == len(weights) and all(map(operator.is_, options["params"], weights))
+        has_hooks = made._optimizer_step_pre_hooks or made._optimizer_step_post_hooks
+        if not has_all or has_hooks or options["lr"] != rate or options["maximize"]:
             return None
         return (
             float(options["momentum"]),
@@ -254,12 +266,16 @@ class Module(Trainer):
             end = start + value.numel()
             value.copy_(flat[start:end].view_as(value))
             start = end
+        for name in self._carried:
+            # The last update may have assigned other buffers.
+            owner, _, last = name.rpartition(".")
+            setattr(self._net.get_submodule(owner), last, self._tensors[name])
         for name, value in self._fixed.items():
             self._find(name).copy_(value)
 
     @torch.no_grad()
     def _store(self) -> NDArray[Any]:
-        flat = torch.cat([value.detach().reshape(-1).float() for value in self._tensors.values()])
+        flat = torch.cat([self._find(name).detach().reshape(-1).float() for name in self._tensors])
         return np.array(flat.cpu().numpy())
 
     def _batch(self, inputs: Any) -> Any:
@@ -410,11 +426,11 @@ def _check_module(net: Any, loss: Any, optimizer: Any) -> None:
     if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         call = f"torch.optim.{optimizer.__name__}(params, lr=local.learning_rate)"
         raise InvalidInput(f"optimizer must be a function, got a class: write lambda params, local: {call}")
-    parameters: Any = net.named_parameters()
-    for name, value in parameters:
+    tensors: list[tuple[str, Any]] = [*net.named_parameters(), *net.named_buffers()]
+    for name, value in tensors:
         if torch.nn.parameter.is_lazy(value):
-            raise InvalidInput(f"parameter {name!r} has no shape yet: call the module once with an example")
-        if value.is_complex():
+            raise InvalidInput(f"{name!r} has no shape yet: call the module once with an example")
+        if value.is_complex() and isinstance(value, torch.nn.Parameter):
             raise InvalidInput(f"parameter {name!r} is complex; store it as real numbers (torch.view_as_real)")
 
 
