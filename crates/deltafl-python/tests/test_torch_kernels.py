@@ -212,6 +212,13 @@ class Penalised(Twice):
         return self.out(torch.tanh(self.inner(rows.flatten(1)))) * (self.inner.weight**2).mean()
 
 
+class Detached(Twice):
+    """A module that reads the weight of a layer without a gradient of its own."""
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(torch.tanh(self.inner(rows.flatten(1) + self.inner.weight.detach().sum(0))))
+
+
 class TiedLayers(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """An embedding whose weight is also that of a dense layer."""
 
@@ -294,6 +301,7 @@ def one_round(net: Any, cohort: str, **options: Any) -> Any:
         (ByClass, {}, False),
         (Twice, {}, True),
         (Penalised, {}, True),
+        (Detached, {}, True),
     ],
 )
 def test_a_run_by_kernels_agrees_with_one_device_after_another(

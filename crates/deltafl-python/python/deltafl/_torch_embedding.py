@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ._torch_functions import as_instance, batched, kernels, per_device
-from ._torch_moving import LARGE, MovingLayer, without_memory
+from ._torch_moving import LARGE, MovingFunction, MovingLayer, without_memory
 
 __all__ = ["KernelEmbedding"]
 
@@ -15,7 +15,7 @@ __all__ = ["KernelEmbedding"]
 _FEW = 2048
 
 
-class _RowsStep(torch.autograd.Function):
+class _RowsStep(MovingFunction):
     """The rows of a large weight. The backward pass moves these rows and reads no others."""
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ._torch_functions import as_instance, batched, kernels, per_device, uses_tf32
-from ._torch_moving import LARGE, MovingLayer, without_memory
+from ._torch_moving import LARGE, MovingFunction, MovingLayer, without_memory
 
 __all__ = ["KernelLinear"]
 
@@ -50,7 +50,7 @@ def _by_weight(slope: Any, rows: Any) -> Any:
     return kernels().multiplied(slope.transpose(1, 2), rows)
 
 
-class _DenseStep(torch.autograd.Function):
+class _DenseStep(MovingFunction):
     """A product with a large weight that moves the weight in its backward pass."""
 
     @staticmethod

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["LARGE", "MovingLayer", "SharedWeight", "is_moved", "movable", "without_memory"]
+__all__ = ["LARGE", "MovingFunction", "MovingLayer", "SharedWeight", "is_moved", "movable", "without_memory"]
 
 #: The number of entries from which a weight is large.
 LARGE = 1 << 16
@@ -16,6 +18,37 @@ LARGE = 1 << 16
 
 class SharedWeight(Exception):
     """A weight that the backward pass moves is used more than once."""
+
+
+class MovingFunction(torch.autograd.Function):
+    """A function whose backward pass moves a weight."""
+
+
+#: Functions of a tensor that do not read its entries.
+_OF_SHAPE = ("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "dim", "size", "numel", "is_floating_point")
+
+
+class _Reads(TorchFunctionMode):
+    """The tensors that functions of PyTorch, except for those that move a weight, read within this context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The tensors are kept, so that no other one has their id.
+        self._found: dict[int, Any] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        moves = args and isinstance(args[0], type) and issubclass(args[0], MovingFunction)
+        # The getter of an attribute has the name of the attribute in `__self__`.
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if not moves and name not in _OF_SHAPE:
+            tensors = (value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor))
+            self._found.update((id(tensor), tensor) for tensor in tensors)
+        return func(*args, **kwargs)
+
+    def contain(self, tensor: Any) -> bool:
+        """Returns whether a function has read a tensor."""
+        return id(tensor) in self._found
 
 
 class _LocalStep(NamedTuple):
@@ -42,11 +75,16 @@ class MovingLayer(torch.nn.Module):
     @contextmanager
     def moving(
         names: Mapping[MovingLayer, str], moved: list[str], rate: Any, decay: Any
-    ) -> Generator[None, None, None]:
-        """Lets the backward pass move the weights of these layers. Their names are added to ``moved``."""
+    ) -> Generator[_Reads, None, None]:
+        """Lets the backward pass move the weights of these layers. Their names are added to ``moved``.
+
+        The backward pass must not move a weight that another function has read, for example after
+        ``detach``: that function might compute its gradient from the moved weight.
+        """
         MovingLayer._now = _LocalStep(names, moved, rate, decay)
         try:
-            yield
+            with _Reads() as reads:
+                yield reads
         finally:
             MovingLayer._now = None
 

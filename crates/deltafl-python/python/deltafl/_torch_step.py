@@ -133,7 +133,8 @@ class Step:
 
     def _train(self, held: HeldExamples, u: CohortUpdates) -> None:
         """Trains the devices."""
-        decay, is_idle = bool(u.l2.any() or self._spec.momentum[3]), not u.sizes.all()
+        # Once a call has had idle devices, later ones keep the term, so that the waves of a round share a graph.
+        decay, is_idle = bool(u.l2.any() or self._spec.momentum[3]), self._terms.idle or not u.sizes.all()
         terms = StepTerms(decay, bool(u.proximal.any()), u.drift is not None, is_idle)
         if terms != self._terms:
             # A step does not compute the terms that it does not have.
@@ -250,8 +251,10 @@ class Step:
 
         def loss(tensors: Tensors) -> Any:
             pooled = PooledByKernels() if self._encoder.by_kernels else nullcontext()
-            with KeyedDropout.keyed(key, step), self._moving(numbers), pooled:
+            with KeyedDropout.keyed(key, step), self._moving(numbers) as reads, pooled:
                 output = called(self._net, {**tensors, **others, **self._spec.fixed}, inputs)
+            if reads and any(reads.contain(tensors[name]) for name in self._moved_names):
+                raise SharedWeight(f"the module reads one of {', '.join(self._moved_names)} outside its layer")
             wanted = targets.to(self._spec.dtype) if self._spec.task == "binary" else targets
             losses = losses_of(self._spec, output, wanted, by_kernels=self._encoder.by_kernels)
             return (losses * mask.to(losses.dtype)).sum()
