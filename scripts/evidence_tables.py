@@ -140,7 +140,11 @@ def other_splits_table(found):
     for pair, kind, first in settings_of(found):
         second = found["settings"].get(f"{pair}-{kind}-others", {}).get("{}")
         for splits, setting in [("1–5", first), ("6–10", second)] if second else []:
-            cells = [difference(setting["differences"][track]["avg_p90"]) for track in TRACKS]
+            again = found["holm"]["again"] if setting is second else {}
+            cells = [
+                difference(setting["differences"][track]["avg_p90"], adjusted=again.get(f"{pair}-{kind}: {track}", 1.0))
+                for track in TRACKS
+            ]
             base = f"{100 * setting['tracks']['FedAvg']['avg_p90']['mean']:.2f}"
             text += row(PAIRS[pair], KINDS[kind], splits, seeds_of(setting), base, *cells)
     return text
