@@ -16,6 +16,7 @@ from ._cohort import Cohort, CohortUpdates
 from ._layout import Layout
 from ._torch_encode import Encoder
 from ._torch_examples import HeldExamples, called, sent, shared
+from ._torch_first_step import WrongStep, check_first_step
 from ._torch_functions import has_kernels
 from ._torch_layers import Replacement, replaced
 from ._torch_loss import losses_of
@@ -56,7 +57,8 @@ class ModuleCohort(Cohort):
         self._buffers = {name for name, _ in spec.net.named_buffers()}
         self._examples = HeldExamples(spec.device, spec.shape, spec.dtype)
         self._largest: int | None = None
-        self._said = False
+        #: Whether a call has succeeded.
+        self._has_trained = False
         #: Whether the examples of a batch are independent. None before the first call.
         self._independent: bool | None = None
 
@@ -142,7 +144,7 @@ class ModuleCohort(Cohort):
             _LOG.warning("%d devices do not fit into the GPU memory: at most %d from now on", devices, self._largest)
             return None
         except Exception as error:
-            if self._said:
+            if self._has_trained:
                 raise
             reason = summary(error)
             others = _replacements(self._spec)
@@ -157,7 +159,8 @@ class ModuleCohort(Cohort):
             if "data-dependent control flow" in reason:
                 # The module may choose a branch for a whole batch, and so for several devices.
                 self._independent = False
-            _LOG.warning("devices train one after another, because vmap does not support the module: %s", self._problem)
+            why = "" if isinstance(error, WrongStep) else ", because vmap does not support the module"
+            _LOG.warning("devices train one after another%s: %s", why, self._problem)
             return None
 
     def _tested(self, vector: Array) -> bool:
@@ -223,9 +226,11 @@ class ModuleCohort(Cohort):
         width = rounded_up(len(u.devices))
         sums = int(u.sums.max(initial=-1)) + 1
         step = self._step(StepSize(width, u.examples.shape[2], len(u.params), sums))
+        if not self._has_trained:
+            check_first_step(step, self._spec, self._examples, u)
         answer = compute(step, self._examples, u)
-        if not self._said:
-            self._said = True
+        if not self._has_trained:
+            self._has_trained = True
             with_kernels = ", Triton kernels" if self._replacement == "kernels" else ""
             _LOG.info("devices train in one call: vmap%s%s", step.description, with_kernels)
         return answer

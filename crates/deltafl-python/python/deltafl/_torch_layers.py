@@ -15,7 +15,7 @@ from ._torch_functions import as_instance
 from ._torch_linear import KernelLinear
 from ._torch_norm import KernelGroupNorm, KernelLayerNorm
 
-__all__ = ["KeyedDropout", "Replacement", "replaced"]
+__all__ = ["KeyedDropout", "Replacement", "replaced", "without_dropout"]
 
 #: The layers in place of convolutions: Triton kernels, products, or none.
 Replacement = Literal["kernels", "products", "none"]
@@ -84,6 +84,21 @@ _DROPOUTS: dict[type, type[KeyedDropout]] = {
     kind: type(f"Keyed{kind.__name__}", (KeyedDropout, kind), {})
     for kind in (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
 }
+
+
+@contextmanager
+def without_dropout(net: torch.nn.Module) -> Generator[None, None, None]:
+    """Disables the dropout layers of a module."""
+    every: Any = net.modules()
+    layers = [layer for layer in every if isinstance(layer, tuple(_DROPOUTS)) and layer.training]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
+
 
 #: The increment of SplitMix64 as a signed integer.
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)

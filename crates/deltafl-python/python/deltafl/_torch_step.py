@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ._cohort import CohortUpdates
 from ._torch_encode import EncodedOutputs, Encoder
 from ._torch_examples import HeldExamples, called, copied, host, shared
-from ._torch_layers import KeyedDropout
+from ._torch_layers import KeyedDropout, without_dropout
 from ._torch_loss import losses_of
 from ._torch_memory import DeviceTensors
 from ._torch_moving import MovingLayer, SharedWeight, is_moved, movable
@@ -130,6 +131,22 @@ class Step:
         self._train(held, u)
         matrix = torch.cat([part.float() for part in self._tensors.matrices()], dim=1)
         return np.asarray(matrix[: len(u.devices)].cpu().numpy())
+
+    @torch.no_grad()
+    def first_step(self, held: HeldExamples, u: CohortUpdates, rows: list[int]) -> list[Array]:
+        """Returns w_k of some devices after their first step, without dropout.
+
+        No CUDA graph is recorded, because later steps have dropout.
+        """
+        uses_graph, body = self._uses_graph, self._body
+        self._uses_graph, self._body = False, self._moved
+        try:
+            with without_dropout(self._net):
+                self._train(held, replace(u, examples=u.examples[:, :1], sizes=u.sizes[:, :1]))
+        finally:
+            self._uses_graph, self._body = uses_graph, body
+        found = [[value[row].reshape(-1).float() for value in self._params.values()] for row in rows]
+        return [np.asarray(torch.cat(parts).cpu().numpy()) for parts in found]
 
     def _train(self, held: HeldExamples, u: CohortUpdates) -> None:
         """Trains the devices."""
