@@ -227,6 +227,9 @@ def contrasts(pairs, cohorts):
         for track in ["FedAvg", "Δ-FL θ=0.5"]:
             half, full = ((f"{pair}-writers", json.dumps({"data.split.validation": share}), track) for share in [0.5, 0.0])
             found[f"{pair}: {track}, 201 − 101 train writers"] = (full, half)
+        for rate in [0.1, 0.2]:
+            one_hot = (f"{pair}-one-hot-splits", json.dumps({"local.learning_rate": rate}), "Δ-FL θ=0.1")
+            found[f"{pair}: Δ-FL θ=0.1, one-hot at γ₀={rate} − embedding at 0.1, splits 2–5"] = (one_hot, (*base, "Δ-FL θ=0.1"))
         for rule in ["fixed", "watched"]:
             for every in [5, 20, 50, 100]:
                 track = f"Δ-FL θ=0.5 T_η={every} η={rule}"

@@ -249,7 +249,7 @@ def writers_table(found):
 
 ONE_HOT = {
     "one-hot-rates": "one-hot, 600 rounds", "one-hot-others": "one-hot, 600 rounds", "one-hot-longer": "one-hot, 1200 rounds",
-    "embedding-rates": "embedding, 600 rounds",
+    "one-hot-splits": "one-hot, 600 rounds, splits 2–5", "embedding-rates": "embedding, 600 rounds",
 }
 
 
