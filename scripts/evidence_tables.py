@@ -90,6 +90,21 @@ def verdicts_table(found, figure="avg_p90"):
     return text
 
 
+def gains_table(found):
+    """Formats the levels that lower p90 on all splits, by pair and setting."""
+    text = row("pair", *KINDS.values()) + "|---" * (len(KINDS) + 1) + "|\n"
+    for pair, name in PAIRS.items():
+        cells = []
+        for kind in KINDS:
+            setting = found["settings"].get(f"{pair}-{kind}", {}).get("{}")
+            differences = setting["differences"] if setting else {}
+            gains = {track: of["avg_p90"] for track, of in differences.items() if of["avg_p90"]["sign"] == "lower"}
+            listed = ", ".join(f"{TRACKS[track]}: {100 * gain['mean']:.2f}".replace("-", "−") for track, gain in gains.items())
+            cells.append(f"{listed or 'none'} ({seeds_of(setting)})" if setting else "–")
+        text += row(name, *cells)
+    return text
+
+
 def holds_table(found):
     """Formats the decided differences to FedAvg: the settings in which each statement holds on all splits."""
     text = row("statement", "holds on splits 1–5 of (splits × seeds)", "also after the last round") + "|---" * 3 + "|\n"
@@ -132,6 +147,24 @@ def worst_tenth_verdicts_table(found):
 def last_verdicts_table(found):
     """Formats the differences to FedAvg in p90 after the last round."""
     return verdicts_table(found, "p90")
+
+
+def again_table(found):
+    """Formats the decided differences in p90 of splits 1 to 5 that were tested again on splits 6 to 10."""
+    titles = "splits 1–5", "splits 6–10", "splits 6–10, last round"
+    text = row("pair", "setting", "level", *titles) + "|---" * 6 + "|\n"
+    for pair, kind, first in settings_of(found):
+        for track, level in TRACKS.items():
+            adjusted = found["holm"]["again"].get(f"{pair}-{kind}: {track}")
+            if adjusted is not None:
+                second = found["settings"][f"{pair}-{kind}-others"]["{}"]
+                before, after = (setting["differences"][track] for setting in [first, second])
+                cells = [
+                    f"{difference(before['avg_p90'])} ({seeds_of(first)})",
+                    f"{difference(after['avg_p90'], adjusted=adjusted)} ({seeds_of(second)})", difference(after["p90"]),
+                ]
+                text += row(PAIRS[pair], KINDS[kind], level, *cells)
+    return text
 
 
 def other_splits_table(found):
