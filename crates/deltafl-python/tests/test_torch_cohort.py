@@ -516,40 +516,6 @@ def test_a_layer_that_differs_from_its_class_is_not_replaced_by_another(name: st
     assert close(*found)
 
 
-def hooked_sgd(params: list[Any], local: dfl.Local) -> Any:
-    sgd = torch.optim.SGD(params, lr=local.learning_rate)
-    sgd.register_step_pre_hook(lambda *given: nn.utils.clip_grad_norm_(params, 0.01) and None)
-    return sgd
-
-
-#: Optimizers of the class SGD that are not the SGD of a cohort.
-OPTIMIZERS: dict[str, Any] = {
-    "two groups": lambda params, local: torch.optim.SGD(
-        [{"params": params[:1], "weight_decay": 0.5}, {"params": params[1:]}], lr=local.learning_rate
-    ),
-    "the last parameters": lambda params, local: torch.optim.SGD(params[-2:], lr=local.learning_rate),
-    "two parameters": lambda params, local: torch.optim.SGD([params[0], params[3]], lr=local.learning_rate),
-    "a bounded rate": lambda params, local: torch.optim.SGD(params, lr=min(local.learning_rate, 0.13)),
-    "momentum that depends on the batch": lambda params, local: torch.optim.SGD(
-        params, lr=local.learning_rate, momentum=0.9 if local.batch > 1 else 0.0
-    ),
-    "a hook": hooked_sgd,
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_other_kinds_of_sgd_train_one_after_another(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    torch.manual_seed(1)
-    net, data = perceptron(), federation(6, 3)
-    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
-        found = [
-            trained(data, dfl_torch.Module(net, optimizer=OPTIMIZERS[name], cohort=cohort, device="cpu"), [dfl.FedAvg()])
-            for cohort in ("on", "off")
-        ]
-    assert "the optimizer is not SGD of all parameters" in caplog.text
-    assert np.array_equal(found[0][0], found[1][0])
-
-
 @pytest.mark.parametrize("tracked", [True, False])
 def test_an_evaluation_does_not_mix_the_examples_of_devices(tracked: bool) -> None:
     class Shifted(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]

@@ -112,7 +112,7 @@ class ModuleCohort(Cohort):
                 return 256
             free = torch.cuda.mem_get_info(self._device)[0]
             # Params, gradients, momentum, a correction, the new params and the encoded sum.
-            per_device = 4 * self._spec.num_params * (7 if self._spec.momentum[0] else 6)
+            per_device = 4 * self._spec.num_params * (7 if self._spec.sgd.momentum else 6)
             self._largest = max(1, int(_SHARE_OF_DEVICES * free / per_device))
         return self._largest
 

@@ -43,10 +43,11 @@ def check_first_step(step: Step, spec: Spec, held: HeldExamples, updates: Cohort
     rows = [row for row in sorted({0, len(u.devices) - 1}) if u.sizes[row, 0]]
     tolerances = _COARSE if _is_coarse(spec) else _FLOAT32
     for row, found in zip(rows, step.first_step(held, u, rows)):
-        start: Any = u.params[u.which[row]]
+        params: list[Any] = u.params
+        start = params[int(u.which[row])]
         expected = _step_of_pytorch(spec, held, u, row, start)
-        compared = (views(shared(vector), spec.shapes) for vector in (found - start, expected, start))
-        _compare(*compared, tolerances)
+        moved, wanted, before = (views(shared(vector), spec.shapes) for vector in (found - start, expected, start))
+        _compare(moved, wanted, before, tolerances)
 
 
 def _is_coarse(spec: Spec) -> bool:
@@ -92,9 +93,8 @@ def _step_of_pytorch(spec: Spec, held: HeldExamples, u: CohortUpdates, row: int,
     gradient = np.zeros(spec.num_params, dtype=np.float64)
     flat = torch.cat([slope.detach().reshape(-1).double() for slope in slopes]).cpu().numpy()
     gradient[: spec.num_trained] = flat
-    momentum, _, nesterov, decay = spec.momentum
     trained = slice(0, spec.num_trained)
-    gradient[trained] += (float(u.l2[row]) + decay) * start[trained].astype(np.float64)
+    gradient[trained] += (float(u.l2[row]) + spec.sgd.weight_decay) * start[trained].astype(np.float64)
     if u.drift is not None:
         gradient[trained] += u.drift[row][trained]
-    return -(1.0 + momentum if nesterov else 1.0) * gradient
+    return -(1.0 + spec.sgd.momentum if spec.sgd.nesterov else 1.0) * gradient

@@ -89,8 +89,8 @@ _DROPOUTS: dict[type, type[KeyedDropout]] = {
 @contextmanager
 def without_dropout(net: torch.nn.Module) -> Generator[None, None, None]:
     """Disables the dropout layers of a module."""
-    every: Any = net.modules()
-    layers = [layer for layer in every if isinstance(layer, tuple(_DROPOUTS)) and layer.training]
+    dropouts: list[Any] = [layer for layer in net.modules() if isinstance(layer, tuple(_DROPOUTS))]
+    layers = [layer for layer in dropouts if layer.training]
     for layer in layers:
         layer.training = False
     try:

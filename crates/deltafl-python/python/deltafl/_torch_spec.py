@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ._torch_optimizer import Sgd
+
 __all__ = ["Spec"]
 
 
@@ -25,15 +27,14 @@ class Spec:
         default_loss: bool,
         task: str,
         shape: tuple[int, ...] | None,
-        momentum: tuple[float, float, bool, float],
+        sgd: Sgd,
         compile: str,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.net, self.trained, self.carried, self.fixed = net, trained, carried, dict(fixed)
         self.loss, self.default_loss, self.task, self.shape = loss, default_loss, task, shape
-        #: Momentum, dampening, Nesterov and weight decay of the SGD of a device.
-        self.momentum = momentum
+        self.sgd = sgd
         self.compile, self.device = compile, device
         #: The type of inputs and targets that are real numbers.
         self.dtype = dtype

@@ -72,13 +72,13 @@ class Step:
         self._params = self._tensors.by_name
         #: w_t, and the momentum, if a step needs them.
         self._start: Tensors = {}
-        self._momentum: Tensors = self._allocated().by_name if spec.momentum[0] else {}
+        self._momentum: Tensors = self._allocated().by_name if spec.sgd.momentum else {}
         #: A vector that every step adds to the gradient, if there is one.
         self._drift: Tensors = {}
         #: Which terms a step adds to the gradient.
         self._terms = StepTerms(False, False, False, False)
         #: Layers whose weights the backward pass may move, so that their gradient is not stored.
-        self._movable = {} if spec.momentum[0] else movable(net, spec.trained)
+        self._movable = {} if spec.sgd.momentum else movable(net, spec.trained)
         #: The weights that the backward pass of the last step has moved.
         self._moved_names: list[str] = []
         self._graphs: dict[str, Any] = {}
@@ -151,7 +151,7 @@ class Step:
     def _train(self, held: HeldExamples, u: CohortUpdates) -> None:
         """Trains the devices."""
         # Once a call has had idle devices, later ones keep the term, so that the waves of a round share a graph.
-        decay, is_idle = bool(u.l2.any() or self._spec.momentum[3]), self._terms.idle or not u.sizes.all()
+        decay, is_idle = bool(u.l2.any() or self._spec.sgd.weight_decay), self._terms.idle or not u.sizes.all()
         terms = StepTerms(decay, bool(u.proximal.any()), u.drift is not None, is_idle)
         if terms != self._terms:
             # A step does not compute the terms that it does not have.
@@ -206,7 +206,7 @@ class Step:
         # The update of a row without a device is part of no sum.
         head[2, rows:] = -1
         numbers = head.view(np.float64)
-        decay = u.l2 + self._spec.momentum[3]
+        decay = u.l2 + self._spec.sgd.weight_decay
         for place, values in enumerate((u.learning_rates, decay, u.proximal, u.weights * u.scale)):
             numbers[3 + place, :rows] = values
         numbers[7:] = [[u.limit], [0.0 if u.clip is None else u.clip]]
@@ -307,7 +307,7 @@ class Step:
         for name in self._moved_names:
             if not is_moved(gradients.pop(name, trained[name])):
                 raise SharedWeight(f"the module uses {name} more than once")
-        momentum, dampening, nesterov, _ = spec.momentum
+        momentum, dampening, nesterov, _ = spec.sgd
         # The first step of SGD starts its momentum with the gradient.
         share: Any = 1.0 - dampening * (self._number > 0) if momentum else None
         for name, slope in gradients.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from . import _deltafl
 from ._kinds import is_mapping
 from ._torch_cohort import ModuleCohort, Spec
 from ._torch_examples import sent, shaped, typed
+from ._torch_optimizer import Optimizer, OtherOptimizer, Sgd, options_of
 from ._torch_probe import check_targets, one_tensor
 from ._torch_random import RNG_LOCK, random_state, seeded
 from ._trainer import IGNORED, Local, Trainer
@@ -28,8 +28,6 @@ _LOG = logging.getLogger("deltafl.torch")
 
 #: Maps the output of the module and the targets of a batch to the mean loss.
 Loss = Callable[[Any, Any], Any]
-#: Maps the parameters and the local update to an optimiser.
-Optimizer = Callable[[list[Any], Local], torch.optim.Optimizer]
 
 
 class Module(Trainer):
@@ -193,14 +191,18 @@ class Module(Trainer):
         on = self._cohorts == "on" or (self._cohorts == "auto" and self._device.type == "cuda")
         if not on:
             return None
-        momentum, reason = self._momentum(), None
-        if momentum is None:
-            reason = "the optimizer is not SGD of all parameters with the learning rate of the run"
-        elif self._transform is not None:
+        reason = None
+        sgd = Sgd()
+        if self._transform is not None:
             reason = "a transform augments the batches"
         elif not hasattr(torch, "func"):
             reason = "torch.func needs PyTorch 2.0"
-        if momentum is None or reason is not None:
+        elif self._optimizer is not None:
+            try:
+                sgd = options_of(self._optimizer, [self._tensors[name] for name in self._trained])
+            except OtherOptimizer as error:
+                reason = str(error)
+        if reason is not None:
             _LOG.info("devices train one after another: %s", reason)
             return None
         return ModuleCohort(
@@ -213,38 +215,11 @@ class Module(Trainer):
                 default_loss=self._is_default,
                 task=self.task,
                 shape=self._shape,
-                momentum=momentum,
+                sgd=sgd,
                 compile=self._compile,
                 device=self._device,
                 dtype=self._dtype,
             )
-        )
-
-    def _momentum(self) -> tuple[float, float, bool, float] | None:
-        """Returns momentum, dampening, Nesterov and weight decay of SGD; None for other optimisers."""
-        if self._optimizer is None:
-            return (0.0, 0.0, False, 0.0)
-        # The options may depend on the learning rate and the size of a batch.
-        found = {self._sgd(rate, batch) for rate, batch in ((0.125, 16), (8.0, 1), (2.0**-10, 512))}
-        return found.pop() if len(found) == 1 else None
-
-    def _sgd(self, rate: float, batch: int) -> tuple[float, float, bool, float] | None:
-        """Returns the options of the optimiser of a device, or None if it is not SGD of all parameters."""
-        made_for: Any = self._optimizer
-        weights = [self._tensors[name] for name in self._trained]
-        made = made_for(weights, Local(rate, batch, 0.0, 0.0, 0, np.zeros(0, np.int64), 0))
-        if type(made) is not torch.optim.SGD or len(made.param_groups) != 1:
-            return None
-        options = made.param_groups[0]
-        has_all = len(options["params"]) == len(weights) and all(map(operator.is_, options["params"], weights))
-        has_hooks = made._optimizer_step_pre_hooks or made._optimizer_step_post_hooks
-        if not has_all or has_hooks or options["lr"] != rate or options["maximize"]:
-            return None
-        return (
-            float(options["momentum"]),
-            float(options["dampening"]),
-            bool(options["nesterov"]),
-            float(options["weight_decay"]),
         )
 
     def worker(self) -> Module:
