@@ -180,6 +180,18 @@ class Sometimes(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         return self.out(rows + 1e-3 * torch.tanh(self.inner(rows)) if used else rows)
 
 
+class Counting(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer whose outputs depend on the number of the step, which is an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.steps = nn.Linear(6, 3), 0
+
+    def forward(self, rows: Any) -> Any:
+        self.steps += self.training
+        return self.out(rows) * (1 + self.steps % 3)
+
+
 class Warm(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A layer whose outputs grow with the number of the step, which the module assigns."""
 
@@ -460,6 +472,12 @@ def test_modules_and_losses_that_mix_examples_train_one_after_another(
             found[cohort] = trained(data, module, algorithms, local=dfl.SGD(lr=0.02, batch=30))
     assert message in caplog.text, caplog.text
     assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
+
+
+def test_a_module_that_changes_from_step_to_step_is_not_called_random(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        trained(federation(6, 3), dfl_torch.Module(Counting(), cohort="on", device="cpu"), [dfl.FedAvg()])
+    assert "one after another: the output of the module for the same inputs changes" in caplog.text, caplog.text
 
 
 def hooked(layer: Any) -> Any:
