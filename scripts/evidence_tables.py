@@ -1,4 +1,4 @@
-"""The tables of results/evidence.json: statistics over several splits of the devices."""
+"""The tables of results/evidence.json.gz: statistics over several splits of the devices."""
 
 import json
 import re

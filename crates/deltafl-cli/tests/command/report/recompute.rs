@@ -4,6 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+
 use super::{printed, text, trained_run};
 
 /// Runs `scripts/recompute` on a folder. Returns `None` and prints a message if numpy or pyarrow is
@@ -97,13 +101,15 @@ fn numpy_recomputes_every_statistic_of_the_evidence_and_detects_a_changed_digit(
     fs::create_dir_all(&devices).unwrap();
     let file = format!("{setting}.npz");
     fs::copy(docs.join("results/devices").join(&file), devices.join(&file)).unwrap();
-    let mut evidence: serde_json::Value =
-        serde_json::from_slice(&fs::read(docs.join("results/evidence.json")).unwrap()).unwrap();
+    let packed = fs::File::open(docs.join("results/evidence.json.gz")).unwrap();
+    let mut evidence: serde_json::Value = serde_json::from_reader(GzDecoder::new(packed)).unwrap();
     evidence["contrasts"] = serde_json::json!({});
     evidence["holm"] = serde_json::json!({});
-    let path = folder.path().join("results/evidence.json");
+    let path = folder.path().join("results/evidence.json.gz");
     let check = |evidence: &serde_json::Value| {
-        fs::write(&path, evidence.to_string()).unwrap();
+        let mut packed = GzEncoder::new(fs::File::create(&path).unwrap(), Compression::fast());
+        serde_json::to_writer(&mut packed, evidence).unwrap();
+        packed.finish().unwrap();
         recompute_with(&["--evidence", text(folder.path())]).unwrap()
     };
     let (agrees, told) = check(&evidence);
