@@ -34,8 +34,8 @@ from torch.nn import functional
 
 import deltafl as dfl
 import deltafl.torch
-from deltafl._torch_cohort import ModuleCohort
-from deltafl._torch_step import Step
+from deltafl.torch._cohort import ModuleCohort
+from deltafl.torch._step import Step
 
 COHORT, BATCH, RATE = 50, 10, 0.05
 IMAGE = (3, 32, 32)

@@ -383,5 +383,5 @@ def test_loaders_of_torch_are_devices() -> None:
 
 
 def test_the_module_is_typed(root: Path) -> None:
-    done = checker("mypy", Path("deltafl/torch.py"), cwd=root / "crates/deltafl-python/python")
+    done = checker("mypy", Path("deltafl/torch"), cwd=root / "crates/deltafl-python/python")
     assert done.returncode == 0, done.stdout + done.stderr

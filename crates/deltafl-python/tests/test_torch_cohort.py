@@ -327,8 +327,8 @@ def test_one_round_in_double_precision_agrees_to_a_millionth(
 def test_devices_that_do_not_fit_into_the_memory_train_in_several_calls(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from deltafl._torch_cohort import ModuleCohort
-    from deltafl._torch_step import Step
+    from deltafl.torch._cohort import ModuleCohort
+    from deltafl.torch._step import Step
 
     torch.manual_seed(1)
     net, data = perceptron(), federation(6, 3)
@@ -580,7 +580,7 @@ def test_a_device_keeps_its_params_after_its_last_step() -> None:
 
 
 def test_two_calls_of_a_dropout_layer_have_different_masks() -> None:
-    from deltafl._torch_layers import KeyedDropout, replaced
+    from deltafl.torch._layers import KeyedDropout, replaced
 
     net, _ = replaced(nn.Dropout(0.5).train())
     ones = torch.ones(4, 50)
@@ -629,19 +629,19 @@ def test_a_buffer_that_the_module_assigns_is_averaged(cohort: Any) -> None:
 
 
 def test_the_first_call_holds_few_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltafl import _torch_examples
+    from deltafl.torch import _examples
 
-    monkeypatch.setattr(_torch_examples, "_FIRST_EXAMPLES", 12)
-    monkeypatch.setattr(_torch_examples, "_CPU_EXAMPLES", 12 * 32)
+    monkeypatch.setattr(_examples, "_FIRST_EXAMPLES", 12)
+    monkeypatch.setattr(_examples, "_CPU_EXAMPLES", 12 * 32)
     torch.manual_seed(1)
     net, data, used = perceptron(), federation(6, 3), []
-    hold = _torch_examples.HeldExamples.hold
+    hold = _examples.HeldExamples.hold
 
     def held(self: Any, *given: Any) -> None:
         hold(self, *given)
         used.append(self._used)
 
-    monkeypatch.setattr(_torch_examples.HeldExamples, "hold", held)
+    monkeypatch.setattr(_examples.HeldExamples, "hold", held)
     found = [
         trained(data, dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()]) for cohort in ("on", "off")
     ]
@@ -651,7 +651,7 @@ def test_the_first_call_holds_few_examples(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_batch_has_no_more_rows_than_the_largest_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltafl._torch_step import Step
+    from deltafl.torch._step import Step
 
     torch.manual_seed(1)
     net, data, run = perceptron(), federation(6, 3), Step.run
@@ -755,7 +755,7 @@ def test_scaffold_of_a_module_agrees_with_the_built_in_model(cohort: str) -> Non
 def test_corrected_devices_train_in_one_call(
     algorithm: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltafl._torch_step import Step
+    from deltafl.torch._step import Step
 
     make, width, shape, _ = MODULES[name]
     torch.manual_seed(1)
@@ -789,7 +789,7 @@ def test_algorithms_with_and_without_corrections_share_rounds() -> None:
 def test_noisy_devices_and_devices_that_report_train_in_one_call(
     private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltafl._torch_step import Step
+    from deltafl.torch._step import Step
 
     torch.manual_seed(1)
     net, calls, rows = Double(perceptron()), [], Step.rows
@@ -868,9 +868,9 @@ def test_a_module_that_reads_a_layer_trains_in_one_call(caplog: pytest.LogCaptur
 
 
 def test_a_step_runs_without_a_graph_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltafl import _torch_step
+    from deltafl.torch import _step
 
-    create: Any = _torch_step.Step.__init__
+    create: Any = _step.Step.__init__
     attempts: list[Any] = []
 
     def with_graph(step: Any, *args: Any) -> None:
@@ -883,8 +883,8 @@ def test_a_step_runs_without_a_graph_that_cannot_be_recorded(monkeypatch: pytest
         return trained(federation(6, 3), module, [dfl.FedAvg()], seeds=[3])
 
     expected = run()
-    monkeypatch.setattr(_torch_step.Step, "__init__", with_graph)
-    monkeypatch.setattr(_torch_step.Step, "_captured", lambda step, body: attempts.append(body))
+    monkeypatch.setattr(_step.Step, "__init__", with_graph)
+    monkeypatch.setattr(_step.Step, "_captured", lambda step, body: attempts.append(body))
     assert close(run(), expected)
     # The steps of one size attempt one recording.
     assert len(attempts) == 1

@@ -17,7 +17,7 @@ if not hasattr(torch, "func"):
     pytest.skip("torch.func needs PyTorch 2.0", allow_module_level=True)
 nn = torch.nn
 
-from deltafl import _torch_cohort, _torch_convolution, _torch_first_step  # noqa: E402
+from deltafl.torch import _cohort, _convolution, _first_step  # noqa: E402
 
 
 def federation() -> dfl.Federation:
@@ -91,15 +91,15 @@ def test_a_module_whose_first_step_is_wrong_trains_one_device_after_another(
     assert f"train one after another: WrongStep: the first step of {tensor} differs" in caplog.text, caplog.text
     assert np.array_equal(on, off)
     # Without the comparison the params are wrong.
-    monkeypatch.setattr(_torch_cohort, "check_first_step", lambda *given: None)
+    monkeypatch.setattr(_cohort, "check_first_step", lambda *given: None)
     assert not np.allclose(trained(make(), "on", loss), off, atol=1e-3)
 
 
 def test_layers_with_a_wrong_first_step_are_not_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = _torch_convolution.Convolution.forward
-    monkeypatch.setattr(_torch_convolution.Convolution, "forward", lambda self, input: 1.1 * plain(self, input))
+    plain = _convolution.Convolution.forward
+    monkeypatch.setattr(_convolution.Convolution, "forward", lambda self, input: 1.1 * plain(self, input))
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(48, 3))
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):
         on, off = (trained(net, cohort) for cohort in ("on", "off"))
@@ -118,8 +118,8 @@ def test_terms_of_the_step_are_part_of_the_comparison(
 ) -> None:
     # Every round is compared, because corrections are zero in the first one. Only rounding is allowed.
     always = property(lambda self: False, lambda self, value: None)
-    monkeypatch.setattr(_torch_cohort.ModuleCohort, "_has_trained", always, raising=False)
-    monkeypatch.setattr(_torch_first_step, "_FLOAT32", (1e-4, 1e-6, 1e-6))
+    monkeypatch.setattr(_cohort.ModuleCohort, "_has_trained", always, raising=False)
+    monkeypatch.setattr(_first_step, "_FLOAT32", (1e-4, 1e-6, 1e-6))
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):
         trained(network(), "on", optimizer=optimizer, algorithm=algorithm)
     assert "in one call" in caplog.text and "WrongStep" not in caplog.text, caplog.text
@@ -127,5 +127,5 @@ def test_terms_of_the_step_are_part_of_the_comparison(
 
 def test_the_comparison_changes_no_bit_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = trained(network(), "on", optimizer=nesterov)
-    monkeypatch.setattr(_torch_cohort, "check_first_step", lambda *given: None)
+    monkeypatch.setattr(_cohort, "check_first_step", lambda *given: None)
     assert np.array_equal(trained(network(), "on", optimizer=nesterov), compared)

@@ -17,8 +17,8 @@ if not hasattr(torch, "func"):
     pytest.skip("torch.func needs PyTorch 2.0", allow_module_level=True)
 nn = torch.nn
 
-from deltafl import _torch_cohort, _torch_embedding, _torch_encode, _torch_functions, _torch_linear  # noqa: E402
-from deltafl._torch_memory import DeviceTensors  # noqa: E402
+from deltafl.torch import _cohort, _embedding, _encode, _functions, _linear  # noqa: E402
+from deltafl.torch._memory import DeviceTensors  # noqa: E402
 
 
 #: A GPU, or the CPU with the interpreter.
@@ -28,8 +28,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The kernels, which cohorts on the CPU use too."""
-    monkeypatch.setattr(_torch_cohort, "has_kernels", lambda device: True)
-    return _torch_functions.kernels()
+    monkeypatch.setattr(_cohort, "has_kernels", lambda device: True)
+    return _functions.kernels()
 
 
 #: Input and output channels, size, kernel, step, padding and dilation. The last one has parts of weight gradients.
@@ -169,8 +169,8 @@ def test_encoded_sums_are_exact_and_leave_out_refused_devices(kernels: Any, size
     local = (start[which] + size * rng.standard_normal((5, 7))).astype(np.float32)
     local[2, 3], local[4, 0] = np.nan, np.inf
     scales, limit = np.array([1.0, 2.0, 3.0, 0.5, 1.0]) * 2.0**24, 2.0**61
-    outputs = _torch_encode.EncodedOutputs(2, 5, 7, DEVICE)
-    encoder = _torch_encode.Encoder(DEVICE, by_kernels=True)
+    outputs = _encode.EncodedOutputs(2, 5, 7, DEVICE)
+    encoder = _encode.Encoder(DEVICE, by_kernels=True)
 
     def send(array: Any) -> Any:
         return torch.from_numpy(array).to(DEVICE)
@@ -313,8 +313,8 @@ def test_a_run_by_kernels_agrees_with_one_device_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Small layers are large enough for the kernels here.
-    monkeypatch.setattr(_torch_linear, "LARGE", 64)
-    monkeypatch.setattr(_torch_embedding, "LARGE", 64)
+    monkeypatch.setattr(_linear, "LARGE", 64)
+    monkeypatch.setattr(_embedding, "LARGE", 64)
     torch.manual_seed(1)
     net = make()
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):
@@ -328,10 +328,10 @@ def test_a_run_by_kernels_agrees_with_one_device_after_another(
 def test_the_gradient_of_a_large_weight_is_not_stored(
     kernels: Any, make: Any, weight: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltafl._torch_step import Step
+    from deltafl.torch._step import Step
 
-    monkeypatch.setattr(_torch_linear, "LARGE", 64)
-    monkeypatch.setattr(_torch_embedding, "LARGE", 64)
+    monkeypatch.setattr(_linear, "LARGE", 64)
+    monkeypatch.setattr(_embedding, "LARGE", 64)
     moved: list[list[str]] = []
     plain = Step._moved
 
@@ -349,7 +349,7 @@ def test_the_gradient_of_a_large_weight_is_not_stored(
 def test_max_pools_of_a_function_agree_with_those_of_pytorch(
     kernels: Any, options: dict[str, Any], before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltafl._torch_pool import PooledByKernels
+    from deltafl.torch._pool import PooledByKernels
 
     torch.manual_seed(2)
     images = torch.randn(3, 2, 4, 5, 6, device=DEVICE)
@@ -381,8 +381,8 @@ def test_max_pools_of_a_function_agree_with_those_of_pytorch(
 def test_large_dense_layers_use_kernels_in_full_precision_only(
     monkeypatch: pytest.MonkeyPatch, kernels: Any, tf32: bool
 ) -> None:
-    monkeypatch.setattr(_torch_linear, "uses_tf32", lambda settings: tf32)
-    monkeypatch.setattr(_torch_linear, "LARGE", 64)
+    monkeypatch.setattr(_linear, "uses_tf32", lambda settings: tf32)
+    monkeypatch.setattr(_linear, "LARGE", 64)
     calls: list[Any] = []
     multiplied = kernels.multiplied
 
@@ -393,6 +393,6 @@ def test_large_dense_layers_use_kernels_in_full_precision_only(
     monkeypatch.setattr(kernels, "multiplied", counted)
     layer = nn.Linear(8, 9).to(DEVICE)
     inputs = torch.ones((2, 8), device=DEVICE)
-    replaced = _torch_linear.KernelLinear.of(layer)
+    replaced = _linear.KernelLinear.of(layer)
     assert replaced is not None and torch.allclose(replaced(inputs), layer(inputs), atol=1e-5)
     assert len(calls) == (0 if tf32 else 1)

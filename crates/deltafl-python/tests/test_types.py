@@ -20,12 +20,6 @@ from test_docs import PAGES
 import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
-#: The modules with optional dependencies, which a checker needs.
-OPTIONAL = {"flower": "flwr", "jax": "jax", "torch": "torch"}
-OPTIONAL |= {
-    path.stem: "triton" if path.stem.endswith("_kernels") else "torch" for path in PACKAGE.glob("_torch_*.py")
-}
-
 USE = """
 import numpy as np
 import deltafl as dfl
@@ -55,18 +49,25 @@ def checker(name: str, *files: Path | str, **kwargs: Any) -> subprocess.Complete
     )
 
 
-def modules(root: Path, *, flower: bool) -> list[Path]:
+def dependency(source: Path) -> str:
+    """Returns the package that a module needs."""
+    if source.parent.name == "torch":
+        return "triton" if source.stem.endswith("_kernels") else "torch"
+    return {"flower": "flwr", "jax": "jax"}.get(source.stem, "numpy")
+
+
+def modules(package: Path, *, flower: bool) -> list[Path]:
     """Returns the modules of the package whose dependencies are installed."""
-    sources = sorted((root / "crates/deltafl-python/python/deltafl").glob("*.py"))
     return [
-        source for source in sources
-        if importlib.util.find_spec(OPTIONAL.get(source.stem, "numpy")) and (flower or source.stem != "flower")
+        source for source in sorted(package.rglob("*.py"))
+        if importlib.util.find_spec(dependency(source)) and (flower or source.stem != "flower")
     ]
 
 
 def test_mypy_accepts_the_package(root: Path) -> None:
     assert (PACKAGE / "py.typed").exists()
-    done = checker("mypy", *modules(root, flower=True), cwd=root / "crates/deltafl-python/python")
+    sources = root / "crates/deltafl-python/python"
+    done = checker("mypy", *modules(sources / "deltafl", flower=True), cwd=sources)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -118,11 +119,9 @@ def test_pyright_accepts_the_package(root: Path, tmp_path: Path) -> None:
     assert not [name for name in settings if name.startswith("reportUnknown")]
     copied = tmp_path / "deltafl"
     shutil.copytree(package / "python/deltafl", copied, ignore=shutil.ignore_patterns("*.so"))
-    known = {source.name for source in modules(root, flower=False)}
-    for source in copied.glob("*.py"):
-        if source.name not in known:
-            source.unlink()
-    if "torch.py" not in known:
+    for source in set(copied.rglob("*.py")) - set(modules(copied, flower=False)):
+        source.unlink()
+    if not (copied / "torch/__init__.py").exists():
         # The package mentions the module for type checkers only.
         init = copied / "__init__.py"
         init.write_text(init.read_text().replace("    from . import torch as torch\n", "    pass\n"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import as_instance, batched, kernels, per_device
-from ._torch_moving import LARGE, MovingFunction, MovingLayer, without_memory
+from ._functions import as_instance, batched, kernels, per_device
+from ._moving import LARGE, MovingFunction, MovingLayer, without_memory
 
 __all__ = ["KernelEmbedding"]
 

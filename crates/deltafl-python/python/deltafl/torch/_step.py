@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._cohort import CohortUpdates
-from ._torch_encode import EncodedOutputs, Encoder
-from ._torch_examples import HeldExamples, called, copied, host, shared
-from ._torch_layers import KeyedDropout, without_dropout
-from ._torch_loss import losses_of
-from ._torch_memory import DeviceTensors
-from ._torch_moving import MovingLayer, SharedWeight, is_moved, movable
-from ._torch_pool import PooledByKernels
-from ._torch_spec import Spec
+from .._cohort import CohortUpdates
+from ._encode import EncodedOutputs, Encoder
+from ._examples import HeldExamples, called, copied, host, shared
+from ._layers import KeyedDropout, without_dropout
+from ._loss import losses_of
+from ._memory import DeviceTensors
+from ._moving import MovingLayer, SharedWeight, is_moved, movable
+from ._pool import PooledByKernels
+from ._spec import Spec
 
 __all__ = ["Step", "StepSize", "rounded_up", "views"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ._kinds import is_tuple
+from .._kinds import is_tuple
 
 __all__ = ["as_instance", "batched", "has_kernels", "kernels", "per_device", "precision_of", "uses_tf32"]
 
@@ -17,9 +17,9 @@ Layer = TypeVar("Layer", bound=torch.nn.Module)
 
 def kernels() -> Any:
     """Returns the module of the Triton kernels."""
-    from . import _torch_kernels
+    from . import _kernels
 
-    return _torch_kernels
+    return _kernels
 
 
 def has_kernels(device: torch.device) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ._torch_functions import batched, kernels, per_device
+from ._functions import batched, kernels, per_device
 
 __all__ = ["PooledByKernels"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._torch_examples import called
-from ._torch_loss import losses_of
-from ._torch_random import RNG_LOCK, random_state, seeded
-from ._torch_spec import Spec
-from .errors import InvalidInput
+from ..errors import InvalidInput
+from ._examples import called
+from ._loss import losses_of
+from ._random import RNG_LOCK, random_state, seeded
+from ._spec import Spec
 
 __all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor", "summary"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import kernels
+from ._functions import kernels
 
 __all__ = ["DeviceTensors"]
 
@@ -65,7 +65,7 @@ class DeviceTensors:
             kernels().encode_sums(memory, self._table(dtype), start, which, *given, BLOCK)
 
     def _table(self, dtype: torch.dtype) -> Any:
-        """Returns the blocks of columns of the tensors of a type. See :mod:`deltafl._torch_sum_kernels`."""
+        """Returns the blocks of columns of the tensors of a type. See :mod:`deltafl.torch._sum_kernels`."""
         if dtype not in self._tables:
             rows = [
                 (first, columns, column, offset)

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._cohort import Cohort, CohortUpdates
-from ._layout import Layout
-from ._torch_encode import Encoder
-from ._torch_examples import HeldExamples, called, sent, shared
-from ._torch_first_step import WrongStep, check_first_step
-from ._torch_functions import has_kernels
-from ._torch_layers import Replacement, replaced
-from ._torch_loss import losses_of
-from ._torch_probe import check_targets, loss_problem, module_problem, one_tensor, summary
-from ._torch_spec import Spec
-from ._torch_step import Step, StepSize, rounded_up, views
-from ._trainer import IGNORED
+from .._cohort import Cohort, CohortUpdates
+from .._layout import Layout
+from .._trainer import IGNORED
+from ._encode import Encoder
+from ._examples import HeldExamples, called, sent, shared
+from ._first_step import WrongStep, check_first_step
+from ._functions import has_kernels
+from ._layers import Replacement, replaced
+from ._loss import losses_of
+from ._probe import check_targets, loss_problem, module_problem, one_tensor, summary
+from ._spec import Spec
+from ._step import Step, StepSize, rounded_up, views
 
 __all__ = ["ModuleCohort", "Spec"]
 

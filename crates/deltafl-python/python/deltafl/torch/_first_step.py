@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._cohort import CohortUpdates
-from ._torch_examples import HeldExamples, called, sent, shared
-from ._torch_functions import uses_tf32
-from ._torch_layers import without_dropout
-from ._torch_spec import Spec
-from ._torch_step import Step, views
+from .._cohort import CohortUpdates
+from ._examples import HeldExamples, called, sent, shared
+from ._functions import uses_tf32
+from ._layers import without_dropout
+from ._spec import Spec
+from ._step import Step, views
 
 __all__ = ["WrongStep", "check_first_step"]
 

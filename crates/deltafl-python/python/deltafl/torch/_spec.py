@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._torch_optimizer import Sgd
+from ._optimizer import Sgd
 
 __all__ = ["Spec"]
 

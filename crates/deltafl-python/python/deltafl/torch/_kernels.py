@@ -18,11 +18,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ._torch_dense_kernels import dense_step, multiplied, rows_step
-from ._torch_functions import precision_of
-from ._torch_pool_kernels import pooled, pooled_slopes
-from ._torch_product_kernels import add_product
-from ._torch_sum_kernels import encode_sums, load_params
+from ._dense_kernels import dense_step, multiplied, rows_step
+from ._functions import precision_of
+from ._pool_kernels import pooled, pooled_slopes
+from ._product_kernels import add_product
+from ._sum_kernels import encode_sums, load_params
 
 __all__ = [
     "classes_fit", "convolved", "cross_entropy", "dense_step", "encode_sums", "group_fits", "load_params", "multiplied", "normalised",

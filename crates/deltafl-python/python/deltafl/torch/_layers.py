@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from ._torch_convolution import Convolution
-from ._torch_embedding import KernelEmbedding
-from ._torch_functions import as_instance
-from ._torch_linear import KernelLinear
-from ._torch_norm import KernelGroupNorm, KernelLayerNorm
+from ._convolution import Convolution
+from ._embedding import KernelEmbedding
+from ._functions import as_instance
+from ._linear import KernelLinear
+from ._norm import KernelGroupNorm, KernelLayerNorm
 
 __all__ = ["KeyedDropout", "Replacement", "replaced", "without_dropout"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import as_instance, batched, kernels, per_device
+from ._functions import as_instance, batched, kernels, per_device
 
 __all__ = ["KernelGroupNorm", "KernelLayerNorm"]
 
 
 class _Normalised(torch.autograd.Function):
-    """A group norm by the kernels of :mod:`deltafl._torch_kernels`."""
+    """A group norm by the kernels of :mod:`deltafl.torch._kernels`."""
 
     @staticmethod
     def forward(images: Any, weight: Any, bias: Any, groups: int, epsilon: float) -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import as_instance, batched, kernels, per_device
+from ._functions import as_instance, batched, kernels, per_device
 
 __all__ = ["Convolution"]
 
@@ -64,7 +64,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Kernels(torch.autograd.Function):
-    """A convolution by the kernels of :mod:`deltafl._torch_kernels`."""
+    """A convolution by the kernels of :mod:`deltafl.torch._kernels`."""
 
     @staticmethod
     def forward(images: Any, weight: Any, bias: Any, geometry: Geometry) -> Any:

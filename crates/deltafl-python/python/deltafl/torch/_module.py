@@ -1,4 +1,4 @@
-"""PyTorch support: a trainer for modules, and a differentiable superquantile."""
+"""The trainer of a module: a device trains by itself, or many devices in one call."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from . import _deltafl
-from ._kinds import is_mapping
-from ._torch_cohort import ModuleCohort, Spec
-from ._torch_examples import sent, shaped, typed
-from ._torch_optimizer import Optimizer, OtherOptimizer, Sgd, options_of
-from ._torch_probe import check_targets, one_tensor
-from ._torch_random import RNG_LOCK, random_state, seeded
-from ._trainer import IGNORED, Local, Trainer
-from .errors import InvalidInput
-
-__all__ = ["Module", "superquantile"]
+from .._kinds import is_mapping
+from .._trainer import IGNORED, Local, Trainer
+from ..errors import InvalidInput
+from ._cohort import ModuleCohort, Spec
+from ._examples import sent, shaped, typed
+from ._optimizer import Optimizer, OtherOptimizer, Sgd, options_of
+from ._probe import check_targets, one_tensor
+from ._random import RNG_LOCK, random_state, seeded
 
 _LOG = logging.getLogger("deltafl.torch")
 
@@ -456,43 +453,3 @@ def _described(function: Callable[..., Any]) -> str:
         return name
     constants = [value for value in code.co_consts if isinstance(value, (int, float, str)) and value != function.__doc__]
     return f"{name} {[*code.co_names, *constants]}"
-
-
-class _Superquantile(torch.autograd.Function):
-    """S(θ) or its smoothing. The gradient by the losses is a mixture of the devices."""
-
-    @staticmethod
-    def forward(ctx: Any, losses: Any, theta: float, nu: float, weights: Any) -> Any:
-        values = np.ascontiguousarray(losses.detach().cpu().double().numpy().ravel())
-        given = None if weights is None else np.ascontiguousarray(weights, dtype=np.float64).ravel()
-        if nu > 0:
-            value = _deltafl.smoothed(values, theta, nu, given)
-            mixture = _deltafl.smoothed_mixture(values, theta, nu, given)
-        else:
-            value = _deltafl.superquantile(values, theta, given)
-            mixture = _deltafl.worst_case(values, theta, given)
-        ctx.save_for_backward(sent(mixture, losses.device).to(losses).view_as(losses))
-        return losses.new_tensor(value)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Any) -> Any:
-        (mixture,) = ctx.saved_tensors
-        return slopes[0] * mixture, None, None, None
-
-
-def superquantile(losses: Any, theta: float, nu: float = 0.0, weights: Any | None = None) -> Any:
-    """Returns the superquantile of a tensor of losses, with a gradient.
-
-    Use it as an objective: ``superquantile(losses, 0.1).backward()``.
-
-    With ν = 0 the gradient is the worst-case mixture, which is a subgradient if losses are equal.
-    With ν > 0 the function is smoothed and differentiable everywhere.
-
-    Args:
-        losses: The losses of the devices.
-        theta: The mass to keep, in (0, 1]. 1 is the mean.
-        nu: The amount of smoothing ν.
-        weights: The weights of the devices. The default is equal weights.
-    """
-    apply: Any = _Superquantile.apply
-    return apply(losses, theta, nu, weights)

@@ -19,8 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ._torch_functions import precision_of
-from ._torch_product_kernels import add_product, is_long
+from ._functions import precision_of
+from ._product_kernels import add_product, is_long
 
 __all__ = ["dense_step", "multiplied", "rows_step"]
 

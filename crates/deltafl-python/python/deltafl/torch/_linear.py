@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import as_instance, batched, kernels, per_device, uses_tf32
-from ._torch_moving import LARGE, MovingFunction, MovingLayer, without_memory
+from ._functions import as_instance, batched, kernels, per_device, uses_tf32
+from ._moving import LARGE, MovingFunction, MovingLayer, without_memory
 
 __all__ = ["KernelLinear"]
 

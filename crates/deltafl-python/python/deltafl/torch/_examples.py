@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._kinds import is_mapping
-from ._layout import Layout
-from .errors import InvalidInput
+from .._kinds import is_mapping
+from .._layout import Layout
+from ..errors import InvalidInput
 
 __all__ = ["HeldExamples", "called", "copied", "host", "sent", "shaped", "shared", "typed"]
 

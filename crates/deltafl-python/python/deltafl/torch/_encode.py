@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ._cohort import CohortUpdates
-from ._torch_examples import host, sent
-from ._torch_memory import DeviceTensors
+from .._cohort import CohortUpdates
+from ._examples import host, sent
+from ._memory import DeviceTensors
 
 __all__ = ["EncodedOutputs", "Encoder"]
 

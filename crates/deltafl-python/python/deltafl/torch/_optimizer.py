@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._trainer import Local
+from .._trainer import Local
 
 __all__ = ["Optimizer", "OtherOptimizer", "Sgd", "options_of"]
 

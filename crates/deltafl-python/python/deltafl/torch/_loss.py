@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ._torch_functions import batched, kernels
-from ._torch_spec import Spec
-from ._trainer import IGNORED
+from .._trainer import IGNORED
+from ._functions import batched, kernels
+from ._spec import Spec
 
 __all__ = ["losses_of"]
 
