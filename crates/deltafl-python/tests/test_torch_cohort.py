@@ -591,6 +591,16 @@ def test_two_calls_of_a_dropout_layer_have_different_masks() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_dropout_layer_drops_its_share_in_every_type(dtype: Any) -> None:
+    from deltafl.torch._layers import KeyedDropout, replaced
+
+    net, _ = replaced(nn.Dropout(0.25).train())
+    with KeyedDropout.keyed(torch.tensor(5), torch.tensor(0)):
+        found = net(torch.ones(100_000, dtype=dtype))
+    assert abs(float((found == 0).float().mean()) - 0.25) < 0.01
+
+
 def test_runs_in_two_threads_have_the_params_of_one_run() -> None:
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 3))

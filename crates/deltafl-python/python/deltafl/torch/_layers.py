@@ -71,9 +71,8 @@ class KeyedDropout(torch.nn.Module):
         positions = torch.arange(count, device=inputs.device)
         first = _mixed(key + _ODD * (step + 1)) ^ calls[0]
         bits = _mixed(first + _ODD * (positions + 1))
-        # The upper 31 bits as a number in [0, 1).
-        uniform = ((bits >> 33) & 0x7FFFFFFF).to(inputs.dtype) / 2147483648.0
-        kept = (uniform >= self.p).to(inputs.dtype).reshape(shape)
+        # The upper 31 bits as an integer, because types of 16 bits store too few of them.
+        kept = (((bits >> 33) & 0x7FFFFFFF) >= round(self.p * 2147483648)).to(inputs.dtype).reshape(shape)
         if self._channels:
             kept = kept.reshape(*shape, *([1] * (inputs.dim() - 2)))
         return inputs * kept / (1.0 - self.p)
