@@ -601,6 +601,22 @@ def test_a_dropout_layer_drops_its_share_in_every_type(dtype: Any) -> None:
     assert abs(float((found == 0).float().mean()) - 0.25) < 0.01
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_dropout_layer_changes_its_inputs_if_it_is_in_place(inplace: bool) -> None:
+    from deltafl.torch._layers import KeyedDropout, replaced
+
+    net, _ = replaced(nn.Dropout(0.5, inplace=inplace).train())
+
+    def outputs(rows: Any) -> Any:
+        rows = 1.0 * rows
+        with KeyedDropout.keyed(torch.tensor(5), torch.tensor(0)):
+            dropped = net(rows)
+        return rows, dropped
+
+    rows, dropped = torch.func.vmap(outputs)(torch.ones(3, 50))
+    assert torch.equal(rows, dropped) == inplace
+
+
 def test_runs_in_two_threads_have_the_params_of_one_run() -> None:
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 3))

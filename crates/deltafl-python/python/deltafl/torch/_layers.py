@@ -33,6 +33,7 @@ class KeyedDropout(torch.nn.Module):
     _now: tuple[Any, Any, list[int]] | None = None
 
     p: float
+    inplace: bool
     #: Whether the layer sets whole channels to zero.
     _channels: bool
 
@@ -75,7 +76,8 @@ class KeyedDropout(torch.nn.Module):
         kept = (((bits >> 33) & 0x7FFFFFFF) >= round(self.p * 2147483648)).to(inputs.dtype).reshape(shape)
         if self._channels:
             kept = kept.reshape(*shape, *([1] * (inputs.dim() - 2)))
-        return inputs * kept / (1.0 - self.p)
+        dropped = inputs * kept / (1.0 - self.p)
+        return inputs.copy_(dropped) if self.inplace else dropped
 
 
 #: The replacement of each kind of dropout layer.
