@@ -136,14 +136,14 @@ class Double(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
 
 
 class Mixing(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-    """A layer that subtracts the mean of a batch."""
+    """A layer that subtracts a share of the mean of a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = 1.0) -> None:
         super().__init__()
-        self.out = nn.Linear(6, 3)
+        self.out, self.share = nn.Linear(6, 3), share
 
     def forward(self, rows: Any) -> Any:
-        return self.out(rows - rows.mean(0))
+        return self.out(rows - self.share * rows.mean(0))
 
 
 class Branching(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -215,6 +215,12 @@ def zero(net: Any) -> Any:
 
 def masked_loss(output: Any, target: Any) -> Any:
     return nn.functional.cross_entropy(output[target < 9], target[target < 9])
+
+
+def random_loss(output: Any, target: Any) -> Any:
+    # It rarely uses the number that it draws.
+    scale = 2.0 if random.random() < 1e-3 else 1.0
+    return scale * nn.functional.cross_entropy(output, target)
 
 
 def item_loss(output: Any, target: Any) -> Any:
@@ -445,6 +451,9 @@ MIXED: dict[str, tuple[Callable[[], Any], Any, str]] = {
         "class weights",
     ),
     "an ignored class": (perceptron, nn.CrossEntropyLoss(ignore_index=1), "is not the mean"),
+    "class weights near 1": (perceptron, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.01, 0.99])), "class weights"),
+    "a loss with random numbers": (perceptron, random_loss, "the loss draws random numbers"),
+    "a small share of a mean over the batch": (lambda: Mixing(0.003), None, "depends on the other examples"),
     "a loss with a mask": (perceptron, masked_loss, "vmap does not support the loss: RuntimeError"),
     "a loss with a number": (perceptron, item_loss, "vmap does not support the loss: RuntimeError"),
     "gradients by frequency": (lambda: Tokens(scale_grad_by_freq=True), None, "frequencies of tokens"),
