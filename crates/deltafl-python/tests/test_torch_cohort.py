@@ -183,13 +183,13 @@ class Sometimes(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
 class Counting(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A layer whose outputs depend on the number of the step, which is an attribute."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: Callable[[int], int]) -> None:
         super().__init__()
-        self.out, self.steps = nn.Linear(6, 3), 0
+        self.out, self.steps, self.factor = nn.Linear(6, 3), 0, factor
 
     def forward(self, rows: Any) -> Any:
         self.steps += self.training
-        return self.out(rows) * (1 + self.steps % 3)
+        return self.out(rows) * self.factor(self.steps)
 
 
 class Warm(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -483,10 +483,47 @@ def test_modules_and_losses_that_mix_examples_train_one_after_another(
     assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
 
 
-def test_a_module_that_changes_from_step_to_step_is_not_called_random(caplog: pytest.LogCaptureFixture) -> None:
+class Remembering(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer that subtracts a running mean, an attribute, in an evaluation only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.mean = nn.Linear(6, 3), torch.zeros(6)
+
+    def forward(self, rows: Any) -> Any:
+        if not self.training:
+            return self.out(rows - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * rows.detach().mean(0)
+        return self.out(rows)
+
+
+#: Modules with a state that is no tensor of the module, and a part of the message.
+STATES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a counter": (lambda: Counting(lambda steps: 1 + steps % 3), "changes the attribute steps"),
+    "a counter with a late effect": (lambda: Counting(lambda steps: 1 + steps // 30), "changes the attribute steps"),
+    "a running mean": (Remembering, "changes the attribute mean"),
+    "a random number generator": (
+        lambda: Sometimes(np.random.default_rng(0).random), "the output of the module for the same inputs changes"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_modules_with_another_state_train_one_after_another(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, message = STATES[name]
+    found = {}
     with caplog.at_level(logging.INFO, logger="deltafl.torch"):
-        trained(federation(6, 3), dfl_torch.Module(Counting(), cohort="on", device="cpu"), [dfl.FedAvg()])
-    assert "one after another: the output of the module for the same inputs changes" in caplog.text, caplog.text
+        for cohort in ("on", "off"):
+            torch.manual_seed(1)
+            run = dfl.train(
+                federation(6, 3), dfl_torch.Module(make(), cohort=cohort, device="cpu"), dfl.FedAvg(), rounds=2, cohort=7,
+                split={"train": 1.0}, local=dfl.SGD(lr=0.02, batch=8), evaluate_every=1, progress=False, out=cohort,
+            )  # fmt: skip
+            found[cohort] = run[0].params(), run.devices().to_dict()["loss"]
+    assert "one after another" in caplog.text and message in caplog.text, caplog.text
+    if name != "a random number generator":
+        assert np.array_equal(found["on"][0], found["off"][0])
+        np.testing.assert_allclose(found["on"][1], found["off"][1], rtol=1e-6)
 
 
 def hooked(layer: Any) -> Any:
@@ -900,6 +937,18 @@ def test_a_module_that_reads_a_layer_trains_in_one_call(caplog: pytest.LogCaptur
             for cohort in ("on", "off")
         ]
     assert close(*found) and "in one call" in caplog.text
+
+
+def test_a_module_that_cannot_be_called_with_other_tensors_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(1)
+    net = nn.DataParallel(perceptron())
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        found = [
+            trained(federation(6, 3), dfl_torch.Module(net, cohort=cohort, device="cpu"), [dfl.FedAvg()])
+            for cohort in ("on", "off")
+        ]
+    assert np.array_equal(found[0][0], found[1][0])
+    assert "one after another" in caplog.text and "DataParallel" in caplog.text
 
 
 def test_a_step_runs_without_a_graph_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ._first_step import WrongStep, check_first_step
 from ._functions import has_kernels
 from ._layers import Replacement, replaced
 from ._loss import losses_of
-from ._probe import check_targets, loss_problem, module_problem, one_tensor, summary
+from ._probe import check_targets, loss_problem, module_problem, one_tensor, state_problem, summary
 from ._spec import Spec
 from ._step import Step, StepSize, rounded_up, views
 
@@ -186,6 +186,8 @@ class ModuleCohort(Cohort):
     def _test(self, tensors: dict[str, Any], inputs: dict[str, Any], targets: Any) -> None:
         """Tests whether the results of some examples depend on each other."""
         self._refuse(module_problem(self._eval_net, tensors, inputs, training=False))
+        if self._independent:
+            self._refuse(state_problem(self._spec.net, tensors, inputs))
         if self._independent and not self._spec.default_loss:
             output = self._evaluated(tensors, inputs)
             self._refuse(loss_problem(self._spec, output, self._wanted(targets)))

@@ -15,7 +15,7 @@ from ._loss import losses_of
 from ._random import RNG_LOCK, random_state, seeded
 from ._spec import Spec
 
-__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor", "summary"]
+__all__ = ["check_targets", "loss_problem", "module_problem", "one_tensor", "state_problem", "summary"]
 
 Array = NDArray[Any]
 
@@ -79,6 +79,47 @@ def loss_problem(spec: Spec, output: Any, wanted: Any) -> str | None:
 
 
 @torch.no_grad()
+def state_problem(net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any]) -> str | None:
+    """Returns which attribute of the module each training step changes, or None.
+
+    Devices in one call share the attributes, and evaluations use another copy of the module.
+    """
+    net = copy.deepcopy(net).train()
+    found: list[dict[str, Any]] = []
+    try:
+        with RNG_LOCK.exclusive():
+            # The first call may store attributes that depend on the shapes only.
+            for _ in range(3):
+                with seeded(0):
+                    given = {name: value.clone() for name, value in tensors.items()}
+                    called(net, given, {name: value.clone() for name, value in inputs.items()})
+                found.append(_attributes(net))
+        changed = [name for name, value in found[2].items() if not _equal(value, found[1].get(name))]
+    except Exception:
+        # The training reports the exception. Attributes that are sparse tensors cannot be compared.
+        return None
+    return f"the forward pass changes the attribute {', '.join(changed)}" if changed else None
+
+
+def _attributes(net: Any) -> dict[str, Any]:
+    """Returns the numbers and the tensors that are attributes of a module and its layers."""
+    found: dict[str, Any] = {}
+    modules: list[tuple[str, torch.nn.Module]] = list(net.named_modules())
+    for path, layer in modules:
+        own = {name: value for name, value in vars(layer).items() if isinstance(value, (int, float, torch.Tensor))}
+        found.update({f"{path}.{name}".lstrip("."): value for name, value in own.items()})
+    # The forward pass may modify the tensors in place.
+    return copy.deepcopy(found)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and not (one.numel() and _differ(one, other, _OF_OUTPUTS, one))
+    # In a tuple, a number that is not one equals itself.
+    return type(one) is type(other) and (one,) == (other,)
+
+
+@torch.no_grad()
 def module_problem(
     net: torch.nn.Module, tensors: dict[str, Any], inputs: dict[str, Any], *, training: bool
 ) -> str | None:
@@ -90,11 +131,12 @@ def module_problem(
     def output(rows: torch.Tensor) -> Any:
         # The forward pass may modify or assign buffers. An embedding may scale its weight.
         given = {name: value.clone() for name, value in tensors.items()}
-        found = called(net, given, {name: value[rows] for name, value in inputs.items()})
+        found = one_tensor(called(net, given, {name: value[rows] for name, value in inputs.items()}))
         changed.update(name for name, value in tensors.items() if not torch.equal(value, given[name]))
         return found
 
-    everything, half = torch.arange(count), count // 2
+    half = count // 2
+    everything: Any = torch.arange(count)
     # The first half in a batch of the same size with one other example, and some examples in smaller batches.
     parts = [(everything[:half], everything * (everything < half)), (everything[half:], everything[half:])]
     parts += [(rows, rows) for rows in (everything[:half], *everything[:_ALONE].split(1))]
@@ -111,7 +153,9 @@ def module_problem(
                     return f"the forward pass changes {', '.join(sorted(changed))}"
                 if _differ(whole[rows], other[: len(rows)], _OF_OUTPUTS if len(batch) == count else _OF_SIZES, whole):
                     return "the output of the module for one example depends on the other examples of the batch"
-            except Exception:
+            except Exception as error:
+                if not training:
+                    return f"the module cannot be evaluated with other tensors: {summary(error)}"
                 # The training reports the exception. A batch norm fails for one example.
                 continue
     return None
