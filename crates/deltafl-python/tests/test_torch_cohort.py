@@ -483,6 +483,43 @@ def test_modules_and_losses_that_mix_examples_train_one_after_another(
     assert all(np.array_equal(on, off) for on, off in zip(found["on"], found["off"]))
 
 
+def known_loss(output: Any, target: Any) -> Any:
+    """The mean square error of the examples with a known target."""
+    known = (target > -90).float()
+    return ((output[:, 0] - target) ** 2 * known).sum() / known.sum().clamp(min=1)
+
+
+#: A loss, and the target of one example.
+RARE: dict[str, tuple[Any, Any]] = {
+    "a class with a weight": (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 9.0])), 2),
+    "an ignored class": (nn.CrossEntropyLoss(ignore_index=2), 2),
+    "an unknown target": (known_loss, -99.0),
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_a_loss_is_tested_with_rare_targets(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    loss, rare = RARE[name]
+    rng = np.random.default_rng(5)
+    inputs = rng.standard_normal((600, 6)).astype(np.float32)
+    targets: Any = rng.integers(2, size=600).astype(np.float32 if rare == -99.0 else np.uint32)
+    # Neither the first step of the largest or the smallest device nor the test of 64 examples has this example.
+    targets[320] = rare
+    data = dfl.Federation.from_arrays(inputs, targets, np.repeat(["a", "b", "c", "d"], [20, 250, 130, 200]))
+    torch.manual_seed(1)
+    net = perceptron(1 if rare == -99.0 else 3)
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        on, off = (
+            trained(
+                data, dfl_torch.Module(net, loss, task="regression" if rare == -99.0 else "classes", cohort=cohort, device="cpu"),
+                [dfl.FedAvg()], local=dfl.SGD(lr=0.05, batch=16),
+            )[0]
+            for cohort in ("on", "off")
+        )  # fmt: skip
+    assert "is not the mean of the losses" in caplog.text, caplog.text
+    assert np.array_equal(on, off)
+
+
 class Remembering(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """A layer that subtracts a running mean, an attribute, in an evaluation only."""
 

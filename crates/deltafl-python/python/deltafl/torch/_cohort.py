@@ -61,6 +61,11 @@ class ModuleCohort(Cohort):
         self._has_trained = False
         #: Whether the examples of a batch are independent. None before the first call.
         self._independent: bool | None = None
+        #: Outputs and targets of examples, with which a loss of the user is tested.
+        self._sample: tuple[Any, Any] | None = None
+        #: The classes in the targets so far, and targets with which the loss is not tested yet.
+        self._classes: Array = np.zeros(0, dtype=np.int64)
+        self._untested: list[Any] = []
 
     def _use(self, replacement: Replacement) -> None:
         """Sets the layers of the copy of the module that is trained."""
@@ -105,6 +110,20 @@ class ModuleCohort(Cohort):
         if self._spec.default_loss and self._examples.layout is None:
             check_targets(self._spec.task, targets)
         self._examples.hold(device, inputs, targets)
+        if not self._spec.default_loss:
+            self._collect(self._examples.targets(device, len(targets)))
+
+    def _collect(self, targets: Any) -> None:
+        """Collects targets with classes that no earlier target has. A loss may ignore a rare class."""
+        values = targets.cpu().numpy()
+        if targets.is_floating_point():
+            # The target of an example without a label is often an extreme number.
+            places = np.array([values.argmin(), values.argmax()])
+        else:
+            classes, places = np.unique(values, return_index=True)
+            places = places[~np.isin(classes, self._classes)]
+            self._classes = np.union1d(self._classes, classes)
+        self._untested += [targets[row].clone() for row in np.unique(places // (values.size // len(values))).tolist()]
 
     def _devices_at_once(self) -> int:
         if self._largest is None:
@@ -181,7 +200,18 @@ class ModuleCohort(Cohort):
                 for tensors in (self._tensors(vector), self._tensors(vector + noise)):
                     if self._independent:
                         self._test(tensors, inputs, targets)
+        if self._independent and self._sample is not None:
+            self._test_loss(*self._sample)
         return self._independent
+
+    def _test_loss(self, output: Any, wanted: Any) -> None:
+        """Tests the loss of outputs with further targets, a few among those that were tested before."""
+        rows, self._untested = self._untested, []
+        few = len(wanted) // 2
+        for first in range(0, len(rows), few):
+            if self._independent:
+                added = torch.stack(rows[first : first + few])
+                self._refuse(loss_problem(self._spec, output, self._wanted(torch.cat([added, wanted[len(added) :]]))))
 
     def _test(self, tensors: dict[str, Any], inputs: dict[str, Any], targets: Any) -> None:
         """Tests whether the results of some examples depend on each other."""
@@ -191,6 +221,7 @@ class ModuleCohort(Cohort):
         if self._independent and not self._spec.default_loss:
             output = self._evaluated(tensors, inputs)
             self._refuse(loss_problem(self._spec, output, self._wanted(targets)))
+            self._sample = output, targets
         if self._problem is None:
             net, _ = replaced(self._spec.net, by="none")
             self._problem = module_problem(net, tensors, inputs, training=True)

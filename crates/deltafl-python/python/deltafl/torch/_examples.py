@@ -153,6 +153,11 @@ class HeldExamples:
         """Returns the first row of each device."""
         return self._first[devices]
 
+    def targets(self, device: int, count: int) -> Any:
+        """Returns the first targets of a device."""
+        first = int(self._first[device])
+        return self._parts[TARGETS][first : first + count]
+
     def rows(self, indices: Any) -> tuple[dict[str, Any], Any]:
         """Returns the parts of the inputs of rows by name, and their targets."""
         parts = {name: part[indices] for name, part in self._parts.items()}
