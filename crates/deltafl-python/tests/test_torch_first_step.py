@@ -22,7 +22,8 @@ from deltafl.torch import _cohort, _convolution, _first_step  # noqa: E402
 
 def federation() -> dfl.Federation:
     rng = np.random.default_rng(5)
-    sizes = [3, 9, 10, 4]
+    # The first batch of every device is full.
+    sizes = [5, 9, 10, 6]
     inputs = rng.standard_normal((sum(sizes), 36)).astype(np.float32)
     devices = np.repeat([f"d{k}" for k in range(len(sizes))], sizes)
     return dfl.Federation.from_arrays(inputs, rng.integers(3, size=sum(sizes)).astype(np.uint32), devices)
@@ -68,6 +69,14 @@ class Scale(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         return _Scale.apply(values)
 
 
+class Centred(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A layer whose gradient, but not its output, depends on the mean of the batch."""
+
+    def forward(self, values: Any) -> Any:
+        mean = values.mean(0)
+        return values - 2.0 * (mean - mean.detach())
+
+
 def steep(output: Any, target: Any) -> Any:
     """The cross-entropy, with a gradient that grows with the number of examples."""
     mean = nn.functional.cross_entropy(output, target)
@@ -77,6 +86,7 @@ def steep(output: Any, target: Any) -> Any:
 #: A module, its loss, and the first tensor whose step differs.
 WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a wrong rule for vmap": (lambda: network(Scale()), None, "4.weight"),
+    "a gradient that depends on the other examples": (lambda: network(Centred()), None, "0.weight"),
     "a gradient that depends on the size of the batch": (network, steep, "0.weight"),
 }
 
