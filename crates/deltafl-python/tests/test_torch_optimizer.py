@@ -57,6 +57,19 @@ def patched(params: list[Any], local: dfl.Local) -> Any:
     return made
 
 
+def clamped(params: list[Any], local: dfl.Local) -> Any:
+    for value in params:
+        if not value._backward_hooks:
+            value.register_hook(lambda slope: slope.clamp(-1e-3, 1e-3))
+    return sgd(params, local)
+
+
+def shrunk(params: list[Any], local: dfl.Local) -> Any:
+    with torch.no_grad():
+        params[0].mul_(0.5)
+    return sgd(params, local)
+
+
 def by_state(params: list[Any], local: dfl.Local) -> Any:
     """SGD with momentum from the second round of a device on."""
     rounds = local.state["rounds"] = local.state.get("rounds", 0) + 1
@@ -65,6 +78,7 @@ def by_state(params: list[Any], local: dfl.Local) -> Any:
 
 NOT_ALL = "the optimizer is not SGD of all parameters with the learning rate of the run"
 CHANGED = "the optimizer has hooks, another step or maximize=True"
+MODIFIED = "the optimizer modifies the parameters or has hooks of them"
 
 #: Optimisers that are not one SGD for all devices and rounds, and the reason in the log.
 OTHERS: dict[str, tuple[Any, str]] = {
@@ -77,6 +91,8 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "a bounded rate": (lambda params, local: torch.optim.SGD(params, lr=min(local.learning_rate, 0.13)), NOT_ALL),
     "a hook": (hooked, CHANGED),
     "a patched step": (patched, CHANGED),
+    "hooks of the parameters": (clamped, MODIFIED),
+    "smaller parameters": (shrunk, MODIFIED),
     "an ascent": (lambda params, local: sgd(params, local, maximize=True), CHANGED),
     "momentum by the rate": (
         lambda params, local: sgd(params, local, momentum=0.9 if local.learning_rate > 1e-6 else 0.0),

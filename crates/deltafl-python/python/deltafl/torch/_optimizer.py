@@ -48,7 +48,11 @@ def options_of(optimizer: Optimizer, weights: list[Any]) -> Sgd:
 
     The options must be the same for every device and round, because a call has one set of options.
     """
-    found = {_options(optimizer, weights, rate) for rate in _RATES}
+    # Copies, because the function may modify the parameters or add hooks.
+    copies = [weight.detach().clone().requires_grad_() for weight in weights]
+    found = {_options(optimizer, copies, rate) for rate in _RATES}
+    if any(copy._backward_hooks or not torch.equal(copy, weight) for copy, weight in zip(copies, weights)):
+        raise OtherOptimizer("the optimizer modifies the parameters or has hooks of them")
     if len(found) > 1:
         raise OtherOptimizer("the options of the optimizer depend on the learning rate")
     return found.pop()
