@@ -662,6 +662,14 @@ def test_a_device_keeps_its_params_after_its_last_step() -> None:
     assert off[0] < -10.0 and np.allclose(on, off, rtol=1e-5)
 
 
+def test_a_layer_with_several_names_is_replaced_under_each_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    dropout = nn.Dropout(0.5)
+    net = nn.Sequential(nn.Linear(6, 8), dropout, nn.Tanh(), nn.Linear(8, 8), dropout, nn.Linear(8, 3))
+    with caplog.at_level(logging.INFO, logger="deltafl.torch"):
+        trained(federation(6, 3), dfl_torch.Module(net, cohort="on", device="cpu"), [dfl.FedAvg()])
+    assert "in one call" in caplog.text, caplog.text
+
+
 def test_two_calls_of_a_dropout_layer_have_different_masks() -> None:
     from deltafl.torch._layers import KeyedDropout, replaced
 

@@ -216,7 +216,9 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
     """
     net = copy.deepcopy(net)
     copied: Any = net
-    modules: list[tuple[str, Any]] = list(copied.named_modules())
+    # A module may have a layer under several names.
+    modules: list[tuple[str, Any]] = list(copied.named_modules(remove_duplicate=False))
+    made: dict[int, torch.nn.Module] = {}
     for path, layer in modules:
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.track_running_stats:
             return net, (
@@ -243,6 +245,7 @@ def replaced(net: torch.nn.Module, *, by: Replacement = "products") -> tuple[tor
                 kinds = (KernelGroupNorm, KernelLayerNorm, KernelLinear, KernelEmbedding)
                 new = next((found for kind in kinds if (found := kind.of(layer)) is not None), None)
         if new is not None:
+            new = made.setdefault(id(layer), new)
             if not path:
                 return new, None
             owner, _, last = path.rpartition(".")
