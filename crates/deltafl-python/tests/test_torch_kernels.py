@@ -134,6 +134,12 @@ def test_the_cross_entropy_and_its_gradient_agree_with_those_of_pytorch(kernels:
     assert torch.allclose(gradient.flatten(0, 1), slope, atol=1e-6)
 
 
+def test_the_cross_entropy_of_a_target_that_is_no_class_is_not_a_number(kernels: Any) -> None:
+    losses, gradient = kernels.cross_entropy(torch.zeros(1, 2, 3, device=DEVICE), torch.tensor([[2, 3]], device=DEVICE))
+    assert losses.isnan().tolist() == [[False, True]]
+    assert gradient.isnan().all(2).tolist() == [[False, True]]
+
+
 @pytest.mark.parametrize("tracks", [1, 2])
 def test_the_params_of_devices_are_those_of_their_tracks(kernels: Any, tracks: int) -> None:
     shapes: dict[str, tuple[int, ...]] = {"a": (20, 30), "b": (), "c": (7,)}

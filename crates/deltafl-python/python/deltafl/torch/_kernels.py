@@ -245,7 +245,10 @@ def _normalise_slope(
 
 @triton.jit
 def _cross_entropy(output, wanted, losses, gradient, classes, BC: tl.constexpr):
-    """Computes the cross-entropy of one example and its gradient. A negative target has no loss."""
+    """Computes the cross-entropy of one example and its gradient. A negative target has no loss.
+
+    The loss of a target that is no class is not a number, so that the device is refused.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BC)
     inside = column < classes
@@ -256,7 +259,7 @@ def _cross_entropy(output, wanted, losses, gradient, classes, BC: tl.constexpr):
     powers = tl.exp(away)
     total = tl.sum(powers, 0)
     loss = tl.log(total) - tl.sum(tl.where(is_target, away, 0.0), 0)
-    counts = tl.where(target >= 0, 1.0, 0.0)
+    counts = tl.where(target >= classes, float("nan"), tl.where(target >= 0, 1.0, 0.0))
     tl.store(losses + row, loss * counts)
     slope = (powers / total - tl.where(is_target, 1.0, 0.0)) * counts
     tl.store(gradient + row * classes + column, slope, mask=inside)
