@@ -15,7 +15,7 @@ use super::{FederationWriter, Heading, Manifest, SaveError};
 
 mod arrow_rows;
 pub mod auto;
-mod cell;
+pub(crate) mod cell;
 mod delimited;
 pub mod emnist;
 mod encoding;

@@ -18,7 +18,8 @@ const LISTED: usize = 20;
 /// The storage of features.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum FeatureArg {
-    /// One byte each if all are multiples of 1/255 in [0, 1], real numbers otherwise
+    /// One byte each if all are multiples of 1/255 in [0, 1], real numbers otherwise and in the
+    /// columns of tables
     Auto,
     /// Real numbers
     Dense,

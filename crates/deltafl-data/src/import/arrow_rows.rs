@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::cell::Cell;
+use super::cell::{Cell, Number};
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::rows::TableRows;
 use crate::arrow_file::{ArrowBatch, ArrowTable, ArrowValue, InvalidArrowFile};
@@ -66,9 +66,11 @@ impl TableRows for ArrowRows {
     fn cell(&self, column: usize) -> Result<Cell<'_>, ImportError> {
         Ok(match self.value(column) {
             ArrowValue::Missing => Cell::Missing,
-            ArrowValue::Whole(whole) => Cell::Number(whole as f32),
+            ArrowValue::Whole(whole) => Cell::Number(Number::Whole(whole)),
+            ArrowValue::Single(real) if real.is_nan() => Cell::Missing,
+            ArrowValue::Single(real) => Cell::Number(Number::Single(real)),
             ArrowValue::Real(real) if real.is_nan() => Cell::Missing,
-            ArrowValue::Real(real) => Cell::Number(real as f32),
+            ArrowValue::Real(real) => Cell::Number(Number::Double(real)),
             ArrowValue::Days(days) => Cell::Days(days),
             ArrowValue::Truth(truth) => Cell::Truth(truth),
             ArrowValue::Text(text) => Cell::Text(text.trim().into()),
@@ -80,7 +82,6 @@ impl TableRows for ArrowRows {
     fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
         Ok(match self.value(column) {
             ArrowValue::Missing => None,
-            ArrowValue::Whole(whole) => Some(whole.to_string().into()),
             ArrowValue::Text(text) => Some(text.into()),
             _ => self.cell(column)?.into_text().map_err(|problem| self.error(problem))?,
         })

@@ -1,6 +1,7 @@
 //! The values of a table: numbers, words, dates and missing values.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::error::ImportProblem;
 use super::number::json_f32;
@@ -13,13 +14,50 @@ pub(crate) enum Cell<'a> {
     /// A text, which may be a number or a date.
     Text(Cow<'a, str>),
     /// A number.
-    Number(f32),
+    Number(Number),
     /// A truth value: a word, or 0 or 1 in a column of numbers.
     Truth(bool),
     /// A date, in days since 1970-01-01.
     Days(f64),
     /// A value of a type that is not a feature, with the name of the type.
     Other(&'static str),
+}
+
+/// A number in a type that contains it exactly. Devices, classes and categories are compared by its
+/// text, and features are its nearest `f32`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    Single(f32),
+    Double(f64),
+    Whole(i128),
+}
+
+impl Number {
+    pub(crate) fn as_f32(self) -> f32 {
+        match self {
+            Self::Single(number) => number,
+            Self::Double(number) => number as f32,
+            Self::Whole(number) => number as f32,
+        }
+    }
+
+    pub(crate) fn as_f64(self) -> f64 {
+        match self {
+            Self::Single(number) => number.into(),
+            Self::Double(number) => number,
+            Self::Whole(number) => number as f64,
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(number) => number.fmt(f),
+            Self::Double(number) => number.fmt(f),
+            Self::Whole(number) => number.fmt(f),
+        }
+    }
 }
 
 impl<'a> Cell<'a> {
@@ -157,6 +195,13 @@ pub(crate) fn days(text: &str) -> Option<f64> {
     }
     let fraction = if time.is_empty() { 0.0 } else { day_fraction(time)? };
     Some(days_from_civil(year, month, day) as f64 + fraction)
+}
+
+/// Whether a date is written as `31/03/2024`, although dates with slashes have the month first. In a
+/// column of such dates, others such as `05/03/2024` cannot be told from dates with the month first.
+pub(crate) fn is_day_first(text: &str) -> bool {
+    let first = text.split_once('/').and_then(|(first, _)| first.parse::<u32>().ok());
+    first.is_some_and(|first| (13..=31).contains(&first))
 }
 
 fn days_of_month(year: i64, month: i64) -> i64 {

@@ -68,7 +68,11 @@ impl Delimited {
     /// Returns the names of the columns.
     pub(crate) fn header(&mut self) -> Result<Vec<String>, ImportError> {
         match self.reader.byte_headers() {
-            Ok(header) => Ok(header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()),
+            Ok(header) => {
+                let name = |name: &[u8]| std::str::from_utf8(name).map(str::to_owned);
+                let names: Result<_, _> = header.iter().map(name).collect();
+                names.map_err(|_| ImportError::at(&self.path, FilePosition::Line(1), ImportProblem::Utf8))
+            }
             Err(error) => Err(self.convert(error)),
         }
     }

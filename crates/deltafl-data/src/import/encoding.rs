@@ -6,7 +6,7 @@
 
 use deltafl::data::{FeatureColumn, MISSING};
 
-use super::cell::{Cell, Decimal, days, is_missing, number, truth_word};
+use super::cell::{Cell, Decimal, days, is_day_first, is_missing, number, truth_word};
 use super::error::ImportProblem;
 use super::fast_hash::FastMap;
 
@@ -60,11 +60,16 @@ impl FeatureCoder {
     }
 }
 
-/// Returns the place of a word. Formats spell truth values differently: `True` of pandas is `true`
-/// of JSON.
+/// Returns the place of a word. Formats spell truth values and whole numbers differently: `True` and
+/// `3.0` of pandas are `true` of JSON and `3` of Parquet.
 pub(crate) fn find_word<T: Copy>(word: &str, index: &FastMap<T>) -> Option<T> {
     const SPELLINGS: [[&str; 3]; 2] = [["true", "True", "TRUE"], ["false", "False", "FALSE"]];
     index.get(word).copied().or_else(|| {
+        if word.bytes().next().is_some_and(|byte| byte.is_ascii_digit() || byte == b'-') {
+            let whole = class_name(word);
+            let other = if whole.len() < word.len() { whole.to_owned() } else { format!("{word}.0") };
+            return index.get(&other).copied();
+        }
         let spellings = SPELLINGS.iter().find(|spellings| spellings.contains(&word))?;
         spellings.iter().find_map(|spelling| index.get(*spelling).copied())
     })
@@ -88,7 +93,7 @@ pub(crate) fn unsupported(column: &str, found: &str) -> ImportProblem {
 pub(crate) fn numeric(cell: &Cell<'_>, column: &str, decimal: Decimal) -> Result<Option<f32>, ImportProblem> {
     match cell {
         Cell::Missing => Ok(None),
-        Cell::Number(number) => Ok(Some(*number)),
+        Cell::Number(number) => Ok(Some(number.as_f32())),
         Cell::Truth(truth) => Ok(Some(f32::from(u8::from(*truth)))),
         Cell::Days(days) => Ok(Some(*days as f32)),
         Cell::Text(text) => match number(text, decimal) {
@@ -107,6 +112,9 @@ pub(crate) fn date(cell: &Cell<'_>, column: &str) -> Result<Option<f32>, ImportP
         Cell::Missing => Ok(None),
         Cell::Days(days) => Ok(Some(*days as f32)),
         Cell::Text(text) => match days(text) {
+            Some(_) if is_day_first(text) => {
+                Err(ImportProblem::DayFirst { text: text.clone().into_owned(), column: column.to_owned() })
+            }
             Some(days) => Ok(Some(days as f32)),
             None if is_missing(text) => Ok(None),
             None => Err(ImportProblem::Date { text: text.clone().into_owned(), column: column.to_owned() }),
@@ -163,7 +171,7 @@ impl LabelCoder {
 /// Returns the name of a class: `3.0` is class 3, as data frames write it.
 pub(crate) fn class_name(text: &str) -> &str {
     match text.strip_suffix(".0") {
-        Some(whole) if !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit()) => whole,
+        Some(whole) if whole.parse::<i64>().is_ok() => whole,
         _ => text,
     }
 }

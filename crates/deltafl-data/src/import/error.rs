@@ -126,9 +126,23 @@ pub enum ImportProblem {
         /// The column.
         column: String,
     },
-    /// A column has decimal commas and decimal points.
-    #[error("the column {column:?} has numbers with a decimal comma and numbers with a decimal point")]
+    /// A column has decimal points, and it or another column has decimal commas.
+    #[error(
+        "the column {column:?} has numbers with a decimal comma and numbers with a decimal point, or another column \
+         has decimal commas: write all numbers in one way"
+    )]
     MixedDecimals {
+        /// The column.
+        column: String,
+    },
+    /// A date with slashes has the day first.
+    #[error(
+        "the date {text:?} in the column {column:?} has the day first, but dates with slashes have the month first: \
+         write dates as 2024-03-31"
+    )]
+    DayFirst {
+        /// The text.
+        text: String,
         /// The column.
         column: String,
     },
@@ -377,6 +391,25 @@ pub enum ImportProblem {
         found: String,
         /// The supported types.
         supported: &'static str,
+    },
+    /// The lists of a column have different lengths.
+    #[error("the column {column:?} has {got} features, and {expected} in the rows before")]
+    ListLength {
+        /// The column.
+        column: String,
+        /// The number of features of earlier rows.
+        expected: usize,
+        /// The number of features of this row.
+        got: usize,
+    },
+    /// An option of flat tables names a column of a table with lists or images.
+    #[error(
+        "the table has lists or images, so the column {column:?} cannot be a category, a date or a group: leave out \
+         the option, or leave out the lists with --columns"
+    )]
+    NestedOption {
+        /// The column.
+        column: String,
     },
     /// An image is invalid.
     #[error("not an image that can be read: {0}")]

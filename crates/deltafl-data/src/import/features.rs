@@ -16,7 +16,8 @@ pub(crate) const MOST_FEATURES: usize = 1 << 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Features {
-    /// One byte each if all are multiples of 1/255 in [0, 1], as in images; otherwise real numbers.
+    /// One byte each if all are multiples of 1/255 in [0, 1], as in images; real numbers otherwise and
+    /// in tables with named columns.
     #[default]
     Auto,
     /// Real numbers.
@@ -108,8 +109,9 @@ impl FeatureSpool {
     ) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
-            // Ones and zeros of categories are not an image.
-            Features::Auto if self.is_grey && self.columns.iter().all(FeatureColumn::is_plain) => Some(255.0),
+            // Ones and zeros of the columns of a table are not an image, and later rows may contain other
+            // numbers.
+            Features::Auto if self.is_grey && self.columns.is_empty() => Some(255.0),
             _ => None,
         };
         let dim = self.dim.unwrap_or_default();

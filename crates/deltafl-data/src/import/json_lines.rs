@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Number;
 
-use super::cell::Cell;
+use super::cell::{self, Cell};
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::input::Input;
 use super::rows::TableRows;
@@ -41,15 +41,23 @@ impl JsonLines {
             index: HashMap::new(),
             row: Vec::new(),
         };
+        // The last object with each column.
+        let (mut rows, mut last) = (0u64, Vec::new());
         while let Some(object) = lines.object()? {
+            rows += 1;
             for (key, _) in object {
-                if !lines.index.contains_key(&key) {
+                if let Some(&place) = lines.index.get(&key) {
+                    if std::mem::replace(&mut last[place], rows) == rows {
+                        return Err(lines.error(ImportProblem::DuplicateColumn(key)));
+                    }
+                } else {
                     if lines.columns.len() == MOST_COLUMNS {
                         return Err(lines
                             .error(ImportProblem::TooLong { what: "a list of keys", limit: MOST_COLUMNS }));
                     }
                     lines.index.insert(key.clone(), lines.columns.len());
                     lines.columns.push(key);
+                    last.push(rows);
                 }
             }
         }
@@ -112,7 +120,7 @@ impl TableRows for JsonLines {
         Ok(match &self.row[column] {
             JsonValue::Null => Cell::Missing,
             JsonValue::Truth(truth) => Cell::Truth(*truth),
-            JsonValue::Number(number) => Cell::Number(as_f32(number)),
+            JsonValue::Number(number) => Cell::Number(exact(number)),
             JsonValue::Text(text) => Cell::Text(text.trim().into()),
             JsonValue::List(_) | JsonValue::Object(_) => Cell::Other("lists"),
         })
@@ -133,6 +141,8 @@ impl TableRows for JsonLines {
     }
 }
 
-fn as_f32(number: &Number) -> f32 {
-    number.as_f64().unwrap_or(f64::NAN) as f32
+fn exact(number: &Number) -> cell::Number {
+    let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+    let real = || cell::Number::Double(number.as_f64().unwrap_or(f64::NAN));
+    whole.map_or_else(real, cell::Number::Whole)
 }

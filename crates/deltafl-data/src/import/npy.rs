@@ -108,10 +108,11 @@ impl NpyElement {
             Some((letter.as_bytes()[0], digits.parse().ok()?))
         };
         match parts() {
-            Some((b'b', 1)) => Ok(Self::BYTE),
-            Some((letter @ (b'u' | b'i'), size @ (1 | 2 | 4 | 8)) | (letter @ b'f', size @ (4 | 8))) => {
-                Ok(Self { letter, size })
-            }
+            Some(
+                (letter @ b'b', size @ 1)
+                | (letter @ (b'u' | b'i'), size @ (1 | 2 | 4 | 8))
+                | (letter @ b'f', size @ (4 | 8)),
+            ) => Ok(Self { letter, size }),
             Some((letter @ (b'U' | b'S'), size)) if size <= LONGEST => Ok(Self { letter, size }),
             _ => Err(ImportProblem::Unsupported {
                 what: "the array".to_owned(),
@@ -134,7 +135,7 @@ impl NpyElement {
         }
         let bits = u64::from_le_bytes(bytes);
         match (self.letter, size) {
-            (b'u', _) => Ok(bits as f64),
+            (b'b' | b'u', _) => Ok(bits as f64),
             // The sign of a shorter integer is extended.
             (b'i', size) => Ok((bits.cast_signed() << (64 - 8 * size) >> (64 - 8 * size)) as f64),
             (b'f', 4) => Ok(f32::from_bits(bits as u32).into()),
@@ -161,6 +162,16 @@ impl NpyElement {
                 let codes = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                 let text: Option<String> = codes.take_while(|&code| code != 0).map(char::from_u32).collect();
                 text.ok_or(ImportProblem::Utf8)
+            }
+            b'u' | b'i' => {
+                let mut bytes = [0; 8];
+                fill(reader, &mut bytes[..self.size])?;
+                let unused = 64 - 8 * self.size as u32;
+                let bits = u64::from_le_bytes(bytes) << unused;
+                Ok(match self.letter {
+                    b'u' => (bits >> unused).to_string(),
+                    _ => (bits.cast_signed() >> unused).to_string(),
+                })
             }
             _ => self.read_number(reader).map(|number| number.to_string()),
         }

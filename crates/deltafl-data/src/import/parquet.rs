@@ -35,12 +35,17 @@ pub fn import(
     if !is_nested(paths, columns)? {
         return table::import_files(paths, TableFormat::Parquet, columns, features, target);
     }
+    refuse_options(paths, columns)?;
+    let path = paths.first().map_or(Path::new("."), PathBuf::as_path);
+    let first = WantedColumns::find(path, &header(&open(path)?), columns)?;
+    // The features of all files have the order of the first file.
+    let columns = &TableColumns { features: first.names, ..columns.clone() };
     let mut source = Provenance::new("parquet");
-    let mut spool = None;
+    let (mut spool, mut widths) = (None, Vec::new());
     let label = survey(paths, columns, target)?;
     for path in paths {
         source.file(path);
-        read_file(path, columns, &label, features, target, &mut spool)?;
+        read_file(path, columns, &label, features, target, (&mut spool, &mut widths))?;
     }
     match spool {
         Some(mut spool) => {
@@ -75,13 +80,21 @@ fn is_nested(paths: &[PathBuf], columns: &TableColumns) -> Result<bool, ImportEr
     Ok(wanted.features.iter().any(nested))
 }
 
+/// Refuses the options of flat tables, which lists and images do not have.
+fn refuse_options(paths: &[PathBuf], columns: &TableColumns) -> Result<(), ImportError> {
+    let named = columns.categories.iter().chain(&columns.dates).chain(&columns.group);
+    let Some(column) = named.into_iter().next() else { return Ok(()) };
+    let path = paths.first().map_or(Path::new("."), PathBuf::as_path);
+    Err(ImportError::file(path, ImportProblem::NestedOption { column: column.clone() }))
+}
+
 fn read_file(
     path: &Path,
     columns: &TableColumns,
     label: &LabelCoder,
     features: Features,
     target: &ImportTarget,
-    spool: &mut Option<FeatureSpool>,
+    (spool, widths): (&mut Option<FeatureSpool>, &mut Vec<usize>),
 ) -> Result<(), ImportError> {
     let file = open(path)?;
     let wanted = WantedColumns::find(path, &header(&file), columns)?;
@@ -102,7 +115,7 @@ fn read_file(
             let spool = spool.as_mut().expect("it was just made");
             let read: Vec<Column<'_>> =
                 leaves.iter().zip(batches).map(|(leaf, batch)| Column { leaf, batch }).collect();
-            let mut rows = BatchRows::new(&read, &wanted, columns, label, target, &mut values);
+            let mut rows = BatchRows::new(&read, &wanted, columns, label, target, (&mut values, widths));
             for i in 0..batches.first().map_or(0, LeafBatch::rows) {
                 rows.push(i, spool).map_err(|failure| failure.at(path, row))?;
                 row += 1;
@@ -324,6 +337,8 @@ struct BatchRows<'b> {
     encoding: &'b LabelCoder,
     classes: Option<usize>,
     row: &'b mut Vec<f32>,
+    /// The number of features of each column.
+    widths: &'b mut Vec<usize>,
 }
 
 impl<'b> BatchRows<'b> {
@@ -334,7 +349,7 @@ impl<'b> BatchRows<'b> {
         table: &'b TableColumns,
         encoding: &'b LabelCoder,
         target: &ImportTarget,
-        row: &'b mut Vec<f32>,
+        (row, widths): (&'b mut Vec<f32>, &'b mut Vec<usize>),
     ) -> Self {
         let (features, rest) = columns.split_at(wanted.features.len());
         let mut rest = rest.iter().copied();
@@ -349,13 +364,24 @@ impl<'b> BatchRows<'b> {
             encoding,
             classes: target.classes,
             row,
+            widths,
         }
     }
 
     fn push(&mut self, i: usize, spool: &mut FeatureSpool) -> Result<(), RowFailure> {
         self.row.clear();
-        for (column, name) in self.features.iter().zip(self.names) {
+        for (place, (column, name)) in self.features.iter().zip(self.names).enumerate() {
+            let before = self.row.len();
             column.append(name, i, self.row)?;
+            let got = self.row.len() - before;
+            match self.widths.get(place) {
+                None => self.widths.push(got),
+                Some(&expected) if expected != got => {
+                    let column = name.clone();
+                    return Err(ImportProblem::ListLength { column, expected, got }.into());
+                }
+                Some(_) => {}
+            }
         }
         spool.check(self.row)?;
         let id = self.device.map_or(Ok("all".to_owned()), |device| device.id(i))?;

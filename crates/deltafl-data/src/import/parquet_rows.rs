@@ -129,8 +129,8 @@ impl TableRows for ParquetRows {
         if let Some(truth) = batch.truth(i) {
             return Ok(Cell::Truth(truth));
         }
-        if let Some(number) = batch.number(i) {
-            return Ok(if number.is_nan() { Cell::Missing } else { Cell::Number(number) });
+        if let Some(number) = batch.exact_number(i) {
+            return Ok(if number.as_f32().is_nan() { Cell::Missing } else { Cell::Number(number) });
         }
         match batch.bytes(i).filter(|_| batch.holds_text()) {
             Some(bytes) => match std::str::from_utf8(bytes) {
@@ -142,13 +142,6 @@ impl TableRows for ParquetRows {
     }
 
     fn text(&self, column: usize) -> Result<Option<Cow<'_, str>>, ImportError> {
-        let whole = self.batches[column].as_ref().and_then(|batch| {
-            let i = batch.range(self.at).next().filter(|_| !batch.is_missing(self.at))?;
-            batch.whole_number(i)
-        });
-        if let Some(whole) = whole {
-            return Ok(Some(whole.into()));
-        }
         self.cell(column)?.into_text().map_err(|problem| self.error(problem))
     }
 

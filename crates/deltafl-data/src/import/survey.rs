@@ -5,7 +5,8 @@ use deltafl::data::{FeatureColumn, IgnoredColumn, MISSING, MissingRule};
 use super::ImportTarget;
 use super::cell::{Cell, Decimal, days, has_comma, is_missing, is_missing_label, number, truth_word};
 use super::encoding::{
-    FeatureCoder, LabelCoder, MOST_CATEGORIES, class_name, date, missing_value, numeric, unsupported, word,
+    FeatureCoder, LabelCoder, MOST_CATEGORIES, class_name, date, find_word, missing_value, numeric,
+    unsupported, word,
 };
 use super::error::{ImportError, ImportProblem};
 use super::fast_hash::FastMap;
@@ -35,6 +36,12 @@ struct ColumnSurvey {
     missing: u64,
     count: u64,
     sum: f64,
+    decimals: DecimalSurvey,
+}
+
+/// The decimal characters of a column of numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct DecimalSurvey {
     has_commas: bool,
     has_points: bool,
 }
@@ -101,7 +108,7 @@ fn is_empty(cell: &Cell<'_>) -> bool {
     match cell {
         Cell::Missing => true,
         Cell::Text(text) => is_missing(text) || *text == "?",
-        Cell::Number(number) => number.is_nan(),
+        Cell::Number(number) => number.as_f32().is_nan(),
         Cell::Truth(_) | Cell::Days(_) | Cell::Other(_) => false,
     }
 }
@@ -125,7 +132,7 @@ pub(crate) fn survey(
         (Some(_), false) => LabelSurvey::Unknown,
         (None, _) => LabelSurvey::Numbers,
     };
-    let (mut rows, mut dropped) = (table.rows()?, 0);
+    let (mut rows, mut dropped, mut target_decimals) = (table.rows()?, 0, DecimalSurvey::default());
     while rows.next()? {
         if !is_complete(&rows, places, &places.features, columns.missing)? {
             dropped += 1;
@@ -136,16 +143,20 @@ pub(crate) fn survey(
             survey.add(&cell, decimal, columns).map_err(|problem| rows.error(problem))?;
         }
         if let Some(place) = places.label {
-            label.add(&rows.cell(place)?, &table.header[place]).map_err(|problem| rows.error(problem))?;
+            let cell = rows.cell(place)?;
+            if target.regression {
+                target_decimals.add(&cell, decimal);
+            }
+            label.add(&cell, &table.header[place]).map_err(|problem| rows.error(problem))?;
         }
     }
-    finish(table, surveys, label, columns, target, dropped)
+    finish(table, surveys, (label, target_decimals), columns, target, dropped)
 }
 
 fn finish(
     table: &TableFiles,
     surveys: Vec<ColumnSurvey>,
-    label: LabelSurvey,
+    (label, target_decimals): (LabelSurvey, DecimalSurvey),
     columns: &TableColumns,
     target: &ImportTarget,
     dropped: u64,
@@ -161,6 +172,13 @@ fn finish(
         missing: Vec::new(),
         dropped,
     };
+    let has_commas = columns.decimal == Some(Decimal::Comma)
+        || target_decimals.has_commas
+        || surveys.iter().any(|survey| survey.decimals.has_commas);
+    if has_commas && target_decimals.has_points {
+        let problem = ImportProblem::MixedDecimals { column: columns.label.clone() };
+        return Err(ImportError::file(table.path(), problem));
+    }
     for survey in surveys {
         if survey.missing > 0 {
             result.missing.push((survey.name.clone(), survey.missing));
@@ -173,7 +191,7 @@ fn finish(
                 let problem = ImportProblem::DecimalCommas { column: survey.name };
                 return Err(ImportError::file(table.path(), problem));
             }
-            _ if survey.has_commas && survey.has_points => {
+            _ if has_commas && survey.decimals.has_points => {
                 let problem = ImportProblem::MixedDecimals { column: survey.name };
                 return Err(ImportError::file(table.path(), problem));
             }
@@ -216,8 +234,7 @@ impl ColumnSurvey {
             missing: 0,
             count: 0,
             sum: 0.0,
-            has_commas: false,
-            has_points: false,
+            decimals: DecimalSurvey::default(),
         }
     }
 
@@ -242,12 +259,7 @@ impl ColumnSurvey {
                 None => self.add_missing(columns),
             },
             ColumnType::Number => {
-                if decimal == Decimal::Comma
-                    && let Cell::Text(text) = cell
-                {
-                    self.has_commas |= has_comma(text);
-                    self.has_points |= text.contains('.') && !has_comma(text);
-                }
+                self.decimals.add(cell, decimal);
                 match numeric(cell, &self.name, decimal)? {
                     Some(number) => self.add_number(number),
                     None => self.add_missing(columns),
@@ -295,6 +307,10 @@ impl ColumnSurvey {
     fn add_word(&mut self, word: &str, columns: &TableColumns) -> Result<(), ImportProblem> {
         if let Some(count) = self.words.get_mut(word) {
             *count += 1;
+            return Ok(());
+        }
+        // Another spelling of the same value.
+        if find_word(word, &self.words).is_some() {
             return Ok(());
         }
         // Columns with more values keep the most frequent ones, of a bounded number.
@@ -347,6 +363,43 @@ fn frequent(words: FastMap<u64>, most: usize) -> (Vec<String>, bool) {
     (kept, others)
 }
 
+/// Refuses decimal points beside decimal commas in the columns of numbers of a later table.
+pub(crate) fn check_decimals(
+    table: &TableFiles,
+    numbers: &[usize],
+    decimal: Option<Decimal>,
+) -> Result<(), ImportError> {
+    if table.decimal != Decimal::Comma {
+        return Ok(());
+    }
+    let mut found = vec![DecimalSurvey::default(); numbers.len()];
+    let mut rows = table.rows()?;
+    while rows.next()? {
+        for (survey, &place) in found.iter_mut().zip(numbers) {
+            survey.add(&rows.cell(place)?, table.decimal);
+        }
+    }
+    let has_commas = decimal == Some(Decimal::Comma) || found.iter().any(|survey| survey.has_commas);
+    match found.iter().zip(numbers).find(|(survey, _)| has_commas && survey.has_points) {
+        None => Ok(()),
+        Some((_, &place)) => {
+            let problem = ImportProblem::MixedDecimals { column: table.header[place].clone() };
+            Err(ImportError::file(table.path(), problem))
+        }
+    }
+}
+
+impl DecimalSurvey {
+    fn add(&mut self, cell: &Cell<'_>, decimal: Decimal) {
+        if decimal == Decimal::Comma
+            && let Cell::Text(text) = cell
+        {
+            self.has_commas |= has_comma(text);
+            self.has_points |= text.contains('.') && !has_comma(text);
+        }
+    }
+}
+
 impl LabelSurvey {
     fn add(&mut self, cell: &Cell<'_>, column: &str) -> Result<(), ImportProblem> {
         if let Self::Unknown = self {
@@ -369,6 +422,9 @@ impl LabelSurvey {
         };
         if let Some(count) = words.get_mut(&*text) {
             *count += 1;
+            return Ok(());
+        }
+        if find_word(&text, words).is_some() {
             return Ok(());
         }
         if words.len() == MOST_CLASSES {

@@ -15,7 +15,7 @@ use super::error::{ImportError, ImportProblem};
 use super::features::{FeatureSpool, Features};
 use super::rows::{TableCursor, TableFiles};
 use super::spool::Spool;
-use super::survey::{TableSurvey, is_complete, survey};
+use super::survey::{TableSurvey, check_decimals, is_complete, survey};
 use super::texts::{TextRows, TextTable};
 use super::{ImportTarget, Imported};
 
@@ -193,6 +193,9 @@ pub fn import_like(
         ..target.clone()
     };
     let coders = places.features.iter().zip(&contract.columns);
+    let numbers = coders.clone().filter(|(_, column)| column.categories.is_empty() && !column.date);
+    let numbers = numbers.map(|(&place, _)| place).chain(places.label.filter(|_| target.regression));
+    check_decimals(&table, &numbers.collect::<Vec<_>>(), options.decimal)?;
     let survey = TableSurvey {
         features: coders
             .map(|(&place, column)| FeatureCoder::new(place, column.clone(), table.decimal))
@@ -218,7 +221,7 @@ pub fn import_like(
             let texts = TextTable::like(&table, contract, text, len)?;
             pass.write_coded_texts(&survey, texts, coding, source)
         }
-        InputKind::Bytes { .. } => pass.write_features(&survey, Features::Auto, coding, source),
+        InputKind::Bytes { .. } => pass.write_features(&survey, Features::GreyLevels, coding, source),
         _ => pass.write_features(&survey, Features::Dense, coding, source),
     }
 }
@@ -385,7 +388,7 @@ impl<'t> TablePass<'t> {
                 Cell::Text(text) if text.is_empty() => return Err(missing_value(name)),
                 Cell::Missing => return Err(missing_value(name)),
                 Cell::Text(text) => spool.label(parse_label(text, classes)?),
-                Cell::Number(label) => spool.label(whole_label((*label).into(), classes)?),
+                Cell::Number(label) => spool.label(whole_label(label.as_f64(), classes)?),
                 Cell::Truth(truth) => spool.label(in_range(u32::from(*truth), classes)?),
                 Cell::Days(days) => return Err(ImportProblem::Label(days.to_string())),
                 Cell::Other(found) => return Err(super::encoding::unsupported(name, found)),

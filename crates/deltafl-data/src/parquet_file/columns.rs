@@ -16,6 +16,7 @@ use parquet::file::serialized_reader::SerializedFileReader;
 use parquet::schema::types::{SchemaDescriptor, Type};
 
 use super::pages::CheckedPages;
+use crate::import::cell::Number;
 
 /// An open file.
 pub(crate) type ParquetReader = SerializedFileReader<File>;
@@ -357,9 +358,22 @@ impl LeafBatch {
     }
 
     /// Returns a number, or `None` if the leaf contains none.
-    pub(crate) fn number(&self, i: usize) -> Option<f32> {
+    pub(crate) fn exact_number(&self, i: usize) -> Option<Number> {
         Some(match (&self.values, self.of) {
             (values, LeafType::Decimal { scale }) => decimal(values, i, scale)?,
+            (LeafValues::I32(values), LeafType::UInt32) => Number::Whole((values[i] as u32).into()),
+            (LeafValues::I32(values), LeafType::Int32) => Number::Whole(values[i].into()),
+            (LeafValues::I64(values), LeafType::UInt64) => Number::Whole((values[i] as u64).into()),
+            (LeafValues::I64(values), LeafType::Int64) => Number::Whole(values[i].into()),
+            (LeafValues::F64(values), _) => Number::Double(values[i]),
+            _ => Number::Single(self.number(i)?),
+        })
+    }
+
+    /// Returns the nearest `f32` of a number, or `None` if the leaf contains none.
+    pub(crate) fn number(&self, i: usize) -> Option<f32> {
+        Some(match (&self.values, self.of) {
+            (values, LeafType::Decimal { scale }) => decimal(values, i, scale)?.as_f32(),
             (LeafValues::Fixed(values), LeafType::Float16) => half(values[i].data())?,
             (LeafValues::Bool(values), _) => f32::from(u8::from(values[i])),
             (LeafValues::I32(values), LeafType::UInt8) => f32::from(values[i] as u8),
@@ -408,13 +422,10 @@ impl LeafBatch {
 
     /// Returns a whole number as text, or `None` if the leaf contains none of 32 or 64 bits.
     pub(crate) fn whole_number(&self, i: usize) -> Option<String> {
-        Some(match (&self.values, self.of) {
-            (LeafValues::I32(values), LeafType::Int32) => values[i].to_string(),
-            (LeafValues::I32(values), LeafType::UInt32) => (values[i] as u32).to_string(),
-            (LeafValues::I64(values), LeafType::Int64) => values[i].to_string(),
-            (LeafValues::I64(values), LeafType::UInt64) => (values[i] as u64).to_string(),
-            _ => return None,
-        })
+        match self.exact_number(i)? {
+            Number::Whole(whole) => Some(whole.to_string()),
+            Number::Single(_) | Number::Double(_) => None,
+        }
     }
 
     /// Returns bytes, or `None` if the leaf contains numbers.
@@ -428,15 +439,28 @@ impl LeafBatch {
 
 /// Returns a decimal: a whole number in two's complement, the most significant byte first, divided
 /// by a power of ten.
-fn decimal(values: &LeafValues, i: usize, scale: i32) -> Option<f32> {
+fn decimal(values: &LeafValues, i: usize, scale: i32) -> Option<Number> {
     let unscaled = match values {
+        LeafValues::I32(values) if scale == 0 => return Some(Number::Whole(values[i].into())),
+        LeafValues::I64(values) if scale == 0 => return Some(Number::Whole(values[i].into())),
+        LeafValues::Bytes(values) if scale == 0 && values[i].len() <= 16 => {
+            return Some(Number::Whole(big_endian_whole(values[i].data())));
+        }
+        LeafValues::Fixed(values) if scale == 0 && values[i].len() <= 16 => {
+            return Some(Number::Whole(big_endian_whole(values[i].data())));
+        }
         LeafValues::I32(values) => f64::from(values[i]),
         LeafValues::I64(values) => values[i] as f64,
         LeafValues::Bytes(values) => big_endian(values[i].data()),
         LeafValues::Fixed(values) => big_endian(values[i].data()),
         _ => return None,
     };
-    Some((unscaled / 10f64.powi(scale)) as f32)
+    Some(Number::Double(unscaled / 10f64.powi(scale)))
+}
+
+fn big_endian_whole(bytes: &[u8]) -> i128 {
+    let sign = bytes.first().map_or(0, |&byte| i128::from(byte.cast_signed()) >> 7);
+    bytes.iter().fold(sign, |number, &byte| number << 8 | i128::from(byte))
 }
 
 fn big_endian(bytes: &[u8]) -> f64 {

@@ -164,3 +164,99 @@ fn decimal_commas_are_numbers_in_semicolon_files_and_on_request() {
     let comma = table::TableColumns { decimal: Some(table::Decimal::Comma), ..columns("city", "y") };
     assert_eq!(inputs(&opened(&csv(&Folder::new(), quoted, &comma)), FederationIndex(0)), [1.5]);
 }
+
+#[test]
+fn a_decimal_point_beside_decimal_commas_is_refused_in_targets_and_other_columns() {
+    let said = |text: &str| {
+        let folder = Folder::new();
+        let file = folder.file("t.csv", text);
+        let target = ImportTarget { regression: true, ..folder.target() };
+        table::import(&file, table::Dialect::Csv, &columns("city", "price"), Features::Auto, &target)
+            .unwrap_err()
+            .to_string()
+    };
+    let target = said("city;area;price\na;1;1.234,5\na;2;1.234\n");
+    assert!(target.contains("the column \"price\" has numbers with a decimal comma"), "{target}");
+    let other = said("city;area;price\na;1.234;1,5\na;2.500;2,5\n");
+    assert!(other.contains("the column \"area\" has numbers with a decimal comma"), "{other}");
+    let comma = table::TableColumns { decimal: Some(table::Decimal::Comma), ..columns("city", "y") };
+    let named = csv_error("city,area,y\na,1.234,0\n", &comma);
+    assert!(named.contains("the column \"area\" has numbers with a decimal comma"), "{named}");
+
+    let folder = Folder::new();
+    let first = opened(&csv(&folder, "city;area;y\na;1,5;0\na;1.234,5;1\n", &columns("city", "y")));
+    let later = folder.file("later.csv", "city;area\na;1,5\na;1.234\n");
+    let options = table::LikeOptions { without_labels: true, ..table::LikeOptions::default() };
+    let target = ImportTarget::new(folder.0.path().join("later"));
+    let format = table::TableFormat::Delimited(table::Dialect::Csv);
+    let contract = DataContract::from_federation(&first);
+    let later = table::import_like(&[later], format, &contract, &options, &target).unwrap_err().to_string();
+    assert!(later.contains("the column \"area\" has numbers with a decimal comma"), "{later}");
+}
+
+#[test]
+fn a_date_with_slashes_and_the_day_first_is_refused() {
+    let columns = table::TableColumns { dates: vec!["sold".into()], ..columns("city", "y") };
+    let text = "city,sold,y\na,05/03/2024,0\n";
+    let federation = opened(&csv(&Folder::new(), format!("{text}a,05/31/2024,1\n"), &columns));
+    assert_eq!(inputs(&federation, FederationIndex(0)), [19846.0, 19874.0]);
+    assert_eq!(
+        csv_error(format!("{text}a,31/05/2024,1\n"), &columns),
+        "t.csv, line 3: the date \"31/05/2024\" in the column \"sold\" has the day first, but dates with slashes \
+         have the month first: write dates as 2024-03-31"
+    );
+}
+
+#[test]
+fn spellings_of_truth_values_and_of_whole_numbers_are_one_value() {
+    let category = table::TableColumns { categories: vec!["size".into()], ..columns("city", "y") };
+    let text = "city,sold,size,y\na,True,1.0,TRUE\na,TRUE,2,true\na,false,1,False\na,False,2.0,false\n";
+    let folder = Folder::new();
+    let imported = csv(&folder, text, &category);
+    assert_eq!(
+        imported.manifest.features.iter().map(|column| column.categories.clone()).collect::<Vec<_>>(),
+        [["True", "false"], ["1.0", "2"]]
+    );
+    let federation = opened(&imported);
+    assert_eq!(federation.class_names(), ["False", "TRUE"]);
+    let rows = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
+    assert_eq!(inputs(&federation, FederationIndex(0)), rows);
+
+    let later = folder.file("later.csv", "city,size,sold\na,1,true\na,2.0,TRUE\n");
+    let options = table::LikeOptions { without_labels: true, ..table::LikeOptions::default() };
+    let target = ImportTarget::new(folder.0.path().join("later"));
+    let contract = DataContract::from_federation(&federation);
+    let format = table::TableFormat::Delimited(table::Dialect::Csv);
+    let later = table::import_like(&[later], format, &contract, &options, &target).unwrap();
+    assert_eq!(inputs(&opened(&later), FederationIndex(0)), [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_header_that_is_not_utf8_is_refused() {
+    let error = csv_error(b"city,gr\xf6\xdfe,y\na,1,0\n", &columns("city", "y"));
+    assert_eq!(error, "t.csv, line 1: not valid UTF-8");
+}
+
+#[test]
+fn columns_of_zeros_and_ones_are_numbers_and_later_rows_may_contain_others() {
+    let folder = Folder::new();
+    let import = |features, text: &str, later: &str| {
+        let file = folder.file("t.csv", text);
+        let target = ImportTarget::new(folder.0.path().join(format!("{features:?}")));
+        let columns = columns("city", "y");
+        let imported = table::import(&file, table::Dialect::Csv, &columns, features, &target).unwrap();
+        let contract = DataContract::from_federation(&opened(&imported));
+        let later = folder.file("later.csv", later);
+        let options = table::LikeOptions { without_labels: true, ..table::LikeOptions::default() };
+        let target = ImportTarget::new(folder.0.path().join(format!("later {features:?}")));
+        let format = table::TableFormat::Delimited(table::Dialect::Csv);
+        let later = table::import_like(&[later], format, &contract, &options, &target).unwrap();
+        (opened(&imported), opened(&later))
+    };
+    let (first, later) = import(Features::Auto, "city,a,y\na,1,0\na,0,1\n", "city,a\na,2\na,0.5\n");
+    assert_eq!((first.kind(), later.kind()), (InputKind::Dense { dim: 1 }, InputKind::Dense { dim: 1 }));
+    assert_eq!(inputs(&later, FederationIndex(0)), [2.0, 0.5]);
+    let (first, later) = import(Features::GreyLevels, "city,a,y\na,255,0\na,51,1\n", "city,a\na,1\na,0\n");
+    assert_eq!((first.kind(), later.kind()), (InputKind::Bytes { dim: 1 }, InputKind::Bytes { dim: 1 }));
+    assert_eq!(inputs(&later, FederationIndex(0)), [1.0 / 255.0, 0.0]);
+}

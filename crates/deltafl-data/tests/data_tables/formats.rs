@@ -220,3 +220,119 @@ fn a_file_that_is_no_text_is_named() {
         assert!(!folder.0.path().join("out").exists());
     }
 }
+
+/// Imports a table of two columns besides the label, and returns its devices and categories.
+fn exact_texts(ids: ArrayRef, categories: ArrayRef) -> (Vec<String>, Vec<String>) {
+    let folder = Folder::new();
+    let file = folder.0.path().join("in/p.parquet");
+    let y = Arc::new(Int64Array::from(vec![0, 1])) as ArrayRef;
+    write_parquet(&file, vec![("clinic", ids), ("code", categories), ("y", y)]);
+    let columns = table::TableColumns { categories: vec!["code".into()], ..columns("clinic", "y") };
+    let imported = parquet::import(&[file], &columns, Features::Auto, &folder.target()).unwrap();
+    let federation = opened(&imported);
+    let ids = federation.devices().map(|k| federation.id(k).to_owned()).collect();
+    (ids, imported.manifest.features[0].categories.clone())
+}
+
+#[test]
+fn large_numbers_are_different_devices_and_categories() {
+    use arrow_array::Decimal128Array;
+    let whole = |a: i64| Arc::new(Int64Array::from(vec![a, a + 1])) as ArrayRef;
+    let real = |a: f64| Arc::new(Float64Array::from(vec![a, a + 1.0])) as ArrayRef;
+    let decimal = |a: i128| {
+        let values = Decimal128Array::from(vec![a, a + 1]).with_precision_and_scale(38, 0).unwrap();
+        Arc::new(values) as ArrayRef
+    };
+    let two = ["16777216", "16777217"].map(str::to_owned).to_vec();
+    assert_eq!(exact_texts(real(16_777_216.0), whole(16_777_216)), (two.clone(), two.clone()));
+    assert_eq!(exact_texts(whole(16_777_216), real(16_777_216.0)), (two.clone(), two));
+    let large = ["-9007199254740993", "-9007199254740992"].map(str::to_owned).to_vec();
+    let (ids, categories) = exact_texts(decimal(-9_007_199_254_740_993), decimal(-9_007_199_254_740_993));
+    // Categories have an alphabetical order.
+    assert_eq!((ids, categories.into_iter().rev().collect()), (large.clone(), large));
+}
+
+#[test]
+fn large_numbers_of_json_are_different_categories() {
+    let folder = Folder::new();
+    let text = "{\"d\":\"a\",\"x\":16777216,\"y\":0}\n{\"d\":\"a\",\"x\":16777217,\"y\":1}\n";
+    let file = folder.file("t.jsonl", text);
+    let columns = table::TableColumns { categories: vec!["x".into()], ..columns("d", "y") };
+    let format = table::TableFormat::JsonLines;
+    let imported = table::import_files(&[file], format, &columns, Features::Auto, &folder.target()).unwrap();
+    assert_eq!(imported.manifest.features[0].categories, ["16777216", "16777217"]);
+}
+
+#[test]
+fn two_values_of_a_json_key_are_refused() {
+    for object in ["{\"d\":\"a\",\"x\":1,\"x\":2,\"y\":0}", "{\"d\":\"a\",\"x.a\":1,\"x\":{\"a\":2},\"y\":0}"]
+    {
+        let folder = Folder::new();
+        let file = folder.file("t.jsonl", format!("{{\"d\":\"a\",\"x\":1,\"y\":0}}\n{object}\n"));
+        let format = table::TableFormat::JsonLines;
+        let columns = columns("d", "y");
+        let error = table::import_files(&[file], format, &columns, Features::Auto, &folder.target());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("t.jsonl, line 2: two columns are called"), "{error}");
+    }
+}
+
+#[test]
+fn npz_truth_values_are_zero_and_one_and_large_devices_differ() {
+    let folder = Folder::new();
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let ids = [9_007_199_254_740_992i64, 9_007_199_254_740_993].into_iter().flat_map(i64::to_le_bytes);
+    let arrays = [
+        ("x.npy", npy("|b1", false, "(2, 1)", [1, 0])),
+        ("y.npy", npy("|u1", false, "(2,)", [1, 0])),
+        ("d.npy", npy("<i8", false, "(2,)", ids)),
+    ];
+    for (name, bytes) in arrays {
+        writer.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        std::io::Write::write_all(&mut writer, &bytes).unwrap();
+    }
+    let file = folder.file("a.npz", writer.finish().unwrap().into_inner());
+    let arrays = npz::NpzArrays { x: "x".into(), y: "y".into(), device: Some("d".into()) };
+    let federation = opened(&npz::import(&file, &arrays, Features::Auto, &folder.target()).unwrap());
+    assert_eq!(federation.kind(), InputKind::Bytes { dim: 1 });
+    assert_eq!((federation.len(), inputs(&federation, FederationIndex(0))), (2, vec![1.0]));
+}
+
+#[test]
+fn files_with_lists_have_the_same_columns_in_any_order_and_lists_of_one_length() {
+    use arrow_array::ListArray;
+    use arrow_array::types::Float32Type;
+    let lists = |lists: [&[f32]; 2]| {
+        let rows = lists.map(|list| Some(list.iter().copied().map(Some).collect::<Vec<_>>()));
+        Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows)) as ArrayRef
+    };
+    let folder = Folder::new();
+    let write = |name: &str, columns: Vec<(&str, ArrayRef)>| {
+        let path = folder.0.path().join(name);
+        let more = |name| (name, Arc::new(StringArray::from(vec!["a", "a"])) as ArrayRef);
+        let y = ("y", Arc::new(Int64Array::from(vec![0, 1])) as ArrayRef);
+        write_parquet(&path, columns.into_iter().chain([more("d"), more("g"), y]).collect());
+        path
+    };
+    let u = || ("u", lists([&[1.0, 2.0], &[3.0, 4.0]]));
+    let v = || ("v", lists([&[5.0], &[6.0]]));
+    let (first, second) = (write("1.parquet", vec![u(), v()]), write("2.parquet", vec![v(), u()]));
+    let ignored = |name: &str| deltafl::data::IgnoredColumn { name: name.into(), reason: String::new() };
+    let columns = table::TableColumns { ignored: vec![ignored("g")], ..columns("d", "y") };
+    let import = |files: &[std::path::PathBuf], columns: &table::TableColumns, out: &str| {
+        let target = ImportTarget::new(folder.0.path().join(out));
+        parquet::import(files, columns, Features::Dense, &target)
+    };
+    let both = opened(&import(&[first.clone(), second], &columns, "both").unwrap());
+    let rows = [1.0, 2.0, 5.0, 3.0, 4.0, 6.0];
+    assert_eq!(inputs(&both, FederationIndex(0)), [rows, rows].concat());
+
+    let uneven = [("u", lists([&[1.0, 2.0], &[3.0]])), ("v", lists([&[5.0], &[6.0, 7.0]]))];
+    let uneven = write("3.parquet", uneven.to_vec());
+    let error = import(&[uneven], &columns, "uneven").unwrap_err().to_string();
+    assert!(error.contains("row 1: the column \"u\" has 1 features, and 2 in the rows before"), "{error}");
+
+    let group = table::TableColumns { group: Some("g".into()), ..columns.clone() };
+    let error = import(&[first], &group, "group").unwrap_err().to_string();
+    assert!(error.contains("the table has lists or images, so the column \"g\" cannot be"), "{error}");
+}

@@ -57,6 +57,8 @@ pub(crate) enum ArrowValue<'b> {
     Missing,
     /// A whole number.
     Whole(i128),
+    /// A real number of at most 32 bits.
+    Single(f32),
     /// A real number.
     Real(f64),
     /// Days since 1970-01-01.
@@ -85,7 +87,11 @@ impl ColumnValues {
             Stored::Unused(name) => ArrowValue::Unused(name),
             Stored::Bits(bits) => ArrowValue::Truth(bit(bits, row)),
             Stored::Whole(of, bytes) => ArrowValue::Whole(whole(bytes, row, of.width, of.is_signed)),
-            Stored::Float(width, bytes) => ArrowValue::Real(float(bytes, row, *width)),
+            Stored::Float(8, bytes) => ArrowValue::Real(float(bytes, row, 8)),
+            Stored::Float(width, bytes) => ArrowValue::Single(float(bytes, row, *width) as f32),
+            Stored::Decimal { width: width @ ..=16, scale: 0, bytes } => {
+                ArrowValue::Whole(whole_decimal(bytes, row, *width))
+            }
             Stored::Decimal { width, scale, bytes } => {
                 ArrowValue::Real(decimal(bytes, row, *width) / 10f64.powi(*scale))
             }
@@ -170,6 +176,13 @@ fn half(bits: u16) -> f64 {
         _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
     };
     if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// Returns a whole number of 4, 8 or 16 bytes in two's complement.
+fn whole_decimal(bytes: &[u8], i: usize, width: usize) -> i128 {
+    let bytes = &bytes[i * width..i * width + width];
+    let sign = bytes.last().map_or(0, |&byte| i128::from(byte.cast_signed()) >> 7);
+    bytes.iter().rev().fold(sign, |number, &byte| number << 8 | i128::from(byte))
 }
 
 /// Returns a whole number of 4, 8, 16 or 32 bytes in two's complement.

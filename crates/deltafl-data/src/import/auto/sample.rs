@@ -99,7 +99,7 @@ impl Sample {
         };
         self.present += 1;
         let value = match cell {
-            Cell::Number(number) => Some(*number),
+            Cell::Number(number) => Some(number.as_f32()),
             Cell::Text(text) => number(text, decimal),
             _ => None,
         };
