@@ -24,12 +24,27 @@ pub enum Dialect {
 /// A delimited file, record by record.
 pub(crate) struct Delimited {
     path: PathBuf,
-    reader: Reader<Box<dyn Read>>,
+    reader: Reader<EndReader>,
     record: ByteRecord,
     /// Whether lines end in a carriage return and a line feed. At the start of a record the parser
     /// has only read the first of the two.
     is_crlf: bool,
     has_semicolons: bool,
+}
+
+/// A reader that keeps the last byte of the file that does not end a line.
+struct EndReader {
+    reader: Box<dyn Read>,
+    last: u8,
+}
+
+impl Read for EndReader {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        let last = buffer[..count].iter().rev().find(|byte| !matches!(byte, b'\n' | b'\r'));
+        self.last = *last.unwrap_or(&self.last);
+        Ok(count)
+    }
 }
 
 impl Delimited {
@@ -54,7 +69,7 @@ impl Delimited {
             Dialect::Csv if !first_line.contains(&b',') && first_line.contains(&b';') => b';',
             Dialect::Csv => b',',
         };
-        let reader: Box<dyn Read> = Box::new(reader);
+        let reader = EndReader { reader: Box::new(reader), last: 0 };
         let reader = ReaderBuilder::new()
             .delimiter(delimiter)
             .quoting(dialect == Dialect::Csv)
@@ -79,9 +94,16 @@ impl Delimited {
 
     /// Moves to the next record. Returns `false` after the last.
     pub(crate) fn next(&mut self) -> Result<bool, ImportError> {
-        match self.reader.read_byte_record(&mut self.record) {
-            Ok(more) => Ok(more),
-            Err(error) => Err(self.convert(error)),
+        let is_line_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        let quoted = self.record.iter().next_back().filter(|field| field.iter().any(is_line_end));
+        let quoted = quoted.and(self.record.position()).map(|position| self.line(position));
+        match (self.reader.read_byte_record(&mut self.record), quoted) {
+            // The last field contains all further rows if its quote is not closed.
+            (Ok(false), Some(line)) if self.reader.get_ref().last != b'"' => {
+                Err(ImportError::at(&self.path, FilePosition::Line(line), ImportProblem::Quote))
+            }
+            (Ok(more), _) => Ok(more),
+            (Err(error), _) => Err(self.convert(error)),
         }
     }
 

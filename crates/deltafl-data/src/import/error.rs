@@ -79,6 +79,11 @@ pub enum ImportProblem {
         /// The item in the file.
         found: FoundItem,
     },
+    /// A quote is not closed.
+    #[error(
+        "a quote of the row is not closed, so that the row contains the rest of the file: close it, or write it twice"
+    )]
+    Quote,
     /// A text is not UTF-8.
     #[error("not valid UTF-8")]
     Utf8,

@@ -260,3 +260,15 @@ fn columns_of_zeros_and_ones_are_numbers_and_later_rows_may_contain_others() {
     assert_eq!((first.kind(), later.kind()), (InputKind::Bytes { dim: 1 }, InputKind::Bytes { dim: 1 }));
     assert_eq!(inputs(&later, FederationIndex(0)), [1.0 / 255.0, 0.0]);
 }
+
+#[test]
+fn a_quote_that_is_not_closed_is_refused() {
+    let text = "city,y,note\na,0,u\nb,1,\"v\nc,0,u\nd,1,v\n";
+    assert_eq!(
+        csv_error(text, &columns("city", "y")),
+        "t.csv, line 3: a quote of the row is not closed, so that the row contains the rest of the file: close it, \
+         or write it twice"
+    );
+    let closed = csv(&Folder::new(), "city,y,note\r\na,0,u\r\nb,1,\"v\r\nc\"\r\n", &columns("city", "y"));
+    assert_eq!(closed.manifest.features[0].categories, ["u", "v\r\nc"]);
+}
