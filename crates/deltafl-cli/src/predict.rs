@@ -50,6 +50,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         model.name,
         counts(&predictions)
     );
+    if let Some(unseen) = &predictions.unseen {
+        println!("  values that did not occur in training: {unseen}");
+    }
     if args.theta.is_none() && levels.len() > 1 {
         println!("  --theta chooses another level: {}", levels.join(", "));
     }

@@ -9,7 +9,7 @@ use deltafl::data::{DataContract, Federation};
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Predictor};
 use deltafl_data::experiment::Experiment;
-use deltafl_data::import::table::{LikeOptions, import_like};
+use deltafl_data::import::table::{LikeOptions, UNSEEN, import_like};
 use deltafl_data::import::{ImportError, ImportTarget, auto, images};
 use deltafl_data::parquet_table::{TableColumn, TableWriter};
 use deltafl_data::run_folder;
@@ -175,6 +175,8 @@ pub struct Predictions {
     pub origin: ExampleOrigin,
     /// A probability per class, or the predicted value, for each example.
     pub outputs: Vec<f32>,
+    /// The numbers of values of categories that did not occur in training, by column.
+    pub unseen: Option<String>,
 }
 
 /// Predicts the targets of new data: a federation folder, the files of a table, or images.
@@ -200,6 +202,7 @@ pub fn predict(model: &TrainedModel, data: &[PathBuf], kernel: Isa) -> Result<Pr
     let scratch = tempfile::tempdir().map_err(FileError::write(Path::new("a temporary folder")))?;
     let target = ImportTarget::new(scratch.path().join("data"));
     let local = auto::LocalFiles::new(data)?;
+    let mut unseen = None;
     let are_images = data.iter().any(|path| path.is_dir() || images::is_image(path));
     let origin = if are_images || contract.table.as_ref().is_some_and(|coding| coding.image.is_some()) {
         let files = images::find(&local.paths)?;
@@ -208,10 +211,12 @@ pub fn predict(model: &TrainedModel, data: &[PathBuf], kernel: Isa) -> Result<Pr
     } else {
         let format = auto::detect(local.paths.first().map_or(Path::new("."), PathBuf::as_path))?;
         let options = LikeOptions { one_device: true, without_labels: true, ..LikeOptions::default() };
-        import_like(&local.paths, format, contract, &options, &target)?;
+        let imported = import_like(&local.paths, format, contract, &options, &target)?;
+        unseen = imported.manifest.source.and_then(|mut source| source.options.remove(UNSEEN));
         ExampleOrigin::Rows
     };
-    outputs(model, &fitted(contract, &target.out)?, kernel, origin)
+    let predictions = outputs(model, &fitted(contract, &target.out)?, kernel, origin)?;
+    Ok(Predictions { unseen, ..predictions })
 }
 
 /// Computes the predictions for a federation that fits the contract of the model.
@@ -231,6 +236,7 @@ fn outputs(
         classes: (0..classes as u32).map(|class| federation.class_name(class)).collect(),
         origin,
         outputs: Vec::new(),
+        unseen: None,
     };
     for k in federation.devices() {
         predictions.outputs.extend(predictor.predict(federation, k).into_iter().map(|output| output as f32));

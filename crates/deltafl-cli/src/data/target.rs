@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use deltafl::data::{DeviceSplit, Split};
+use deltafl_data::import::table::UNSEEN;
 use deltafl_data::import::{ImportError, ImportTarget, Imported};
 use deltafl_data::{Manifest, SaveError, TargetFormat};
 use miette::{Report, Result};
@@ -93,8 +94,15 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
     if let Some(what) = manifest.source.iter().find_map(|source| source.options.get("train and test parts")) {
         println!("  train and test parts: {what} (--keep-split keeps them apart)");
     }
-    const TOLD: [&str; 6] =
-        ["images", "resized", "colours", "missing values replaced", "texts are cut after", "vocabulary"];
+    const TOLD: [&str; 7] = [
+        "images",
+        "resized",
+        "colours",
+        "missing values replaced",
+        UNSEEN,
+        "texts are cut after",
+        "vocabulary",
+    ];
     if let Some(source) = &manifest.source {
         for name in TOLD {
             if let Some(value) = source.options.get(name) {

@@ -21,12 +21,19 @@ pub(crate) struct FeatureCoder {
     pub(crate) column: FeatureColumn,
     index: FastMap<usize>,
     decimal: Decimal,
+    /// The number of words that are not among the categories.
+    unseen: std::cell::Cell<u64>,
 }
 
 impl FeatureCoder {
     pub(crate) fn new(place: usize, column: FeatureColumn, decimal: Decimal) -> Self {
         let index = column.categories.iter().cloned().zip(0..).collect();
-        Self { place, column, index, decimal }
+        Self { place, column, index, decimal, unseen: std::cell::Cell::new(0) }
+    }
+
+    /// Returns the number of words so far that are not among the categories.
+    pub(crate) fn unseen(&self) -> u64 {
+        self.unseen.get()
     }
 
     /// Appends the features of a cell.
@@ -45,6 +52,9 @@ impl FeatureCoder {
         let word = word(cell, &self.column.name)?;
         let place = find_word(word.as_deref().unwrap_or(MISSING), &self.index);
         let other = self.column.other.then_some(self.column.categories.len());
+        if place.is_none() {
+            self.unseen.set(self.unseen.get() + 1);
+        }
         if let Some(place) = place.or(other) {
             row[first + place] = 1.0;
         }

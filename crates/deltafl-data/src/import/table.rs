@@ -68,6 +68,10 @@ pub struct TableColumns {
     pub text: TextOptions,
 }
 
+/// The option of the provenance with the numbers of values of categories that the earlier import does
+/// not contain, by column.
+pub const UNSEEN: &str = "values that did not occur in the earlier import";
+
 /// The indices of the columns of a table.
 #[derive(Debug)]
 pub(crate) struct ColumnIndices {
@@ -250,7 +254,7 @@ impl<'t> TablePass<'t> {
         survey: &TableSurvey,
         features: Features,
         coding: TableCoding,
-        source: Provenance,
+        mut source: Provenance,
     ) -> Result<Imported, ImportError> {
         let mut out = FeatureSpool::new(self.target, features)?;
         let mut row = Vec::new();
@@ -269,6 +273,12 @@ impl<'t> TablePass<'t> {
             self.push_label(&rows, survey, &mut out.spool)?;
         }
         self.check_labels(&out.spool, survey)?;
+        let unseen = survey.features.iter().filter(|coder| coder.unseen() > 0 && !coder.column.other);
+        let unseen: Vec<String> =
+            unseen.map(|coder| format!("{}: {}", coder.column.name, coder.unseen())).collect();
+        if !unseen.is_empty() {
+            source.option(UNSEEN, unseen.join(", "));
+        }
         let columns = survey.features.iter().map(|coder| coder.column.clone()).collect();
         out.set_coding(survey.label.class_names(), columns, coding);
         out.finish(self.target, source)

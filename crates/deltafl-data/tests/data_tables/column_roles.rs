@@ -222,13 +222,14 @@ fn spellings_of_truth_values_and_of_whole_numbers_are_one_value() {
     let rows = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
     assert_eq!(inputs(&federation, FederationIndex(0)), rows);
 
-    let later = folder.file("later.csv", "city,size,sold\na,1,true\na,2.0,TRUE\n");
+    let later = folder.file("later.csv", "city,size,sold\na,1,true\na,2.0,TRUE\na,,yes\n");
     let options = table::LikeOptions { without_labels: true, ..table::LikeOptions::default() };
     let target = ImportTarget::new(folder.0.path().join("later"));
     let contract = DataContract::from_federation(&federation);
     let format = table::TableFormat::Delimited(table::Dialect::Csv);
     let later = table::import_like(&[later], format, &contract, &options, &target).unwrap();
-    assert_eq!(inputs(&opened(&later), FederationIndex(0)), [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(inputs(&opened(&later), FederationIndex(0))[..8], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(later.manifest.source.unwrap().options[table::UNSEEN], "sold: 1, size: 1");
 }
 
 #[test]
