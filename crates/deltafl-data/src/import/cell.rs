@@ -197,8 +197,8 @@ pub(crate) fn days(text: &str) -> Option<f64> {
     Some(days_from_civil(year, month, day) as f64 + fraction)
 }
 
-/// Whether a date is written as `31/03/2024`, although dates with slashes have the month first. In a
-/// column of such dates, others such as `05/03/2024` cannot be told from dates with the month first.
+/// Whether a date is written as `31/03/2024`, although dates with slashes have the month first. Other
+/// dates of the same column, such as `05/03/2024`, are then ambiguous.
 pub(crate) fn is_day_first(text: &str) -> bool {
     let first = text.split_once('/').and_then(|(first, _)| first.parse::<u32>().ok());
     first.is_some_and(|first| (13..=31).contains(&first))

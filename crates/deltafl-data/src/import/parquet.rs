@@ -19,7 +19,8 @@ use super::table::{
     self, TableColumns, TableFormat, feature_columns, finite, in_range, parse_split, whole_label,
 };
 use super::{ImportTarget, Imported};
-use crate::parquet_file::columns::{self, Leaf, LeafBatch, LeafType, NoLeaf, ParquetReader};
+use crate::parquet_file::batch::LeafBatch;
+use crate::parquet_file::columns::{self, Leaf, LeafType, NoLeaf, ParquetReader};
 use deltafl::data::{Provenance, TableCoding};
 
 /// Rows read at a time.
@@ -262,7 +263,7 @@ impl Column<'_> {
         }
         for i in self.batch.range(row) {
             match (self.leaf.of, self.batch.number(i), self.batch.bytes(i)) {
-                (_, Some(number), _) => numbers.push(number),
+                (_, Some(number), _) => numbers.push(number.as_f32()),
                 (LeafType::Binary, _, Some(bytes)) => append_image(bytes, numbers)?,
                 (other, ..) => return Err(unsupported(name, other)),
             }

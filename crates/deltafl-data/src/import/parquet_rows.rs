@@ -9,7 +9,8 @@ use parquet::file::reader::FileReader as _;
 use super::cell::Cell;
 use super::error::{FilePosition, ImportError, ImportProblem};
 use super::rows::TableRows;
-use crate::parquet_file::columns::{self, Leaf, LeafBatch, LeafReader, NoLeaf, ParquetReader};
+use crate::parquet_file::batch::LeafBatch;
+use crate::parquet_file::columns::{self, Leaf, LeafReader, NoLeaf, ParquetReader};
 
 /// Rows read at a time.
 const BATCH: usize = 1024;
@@ -129,7 +130,7 @@ impl TableRows for ParquetRows {
         if let Some(truth) = batch.truth(i) {
             return Ok(Cell::Truth(truth));
         }
-        if let Some(number) = batch.exact_number(i) {
+        if let Some(number) = batch.number(i) {
             return Ok(if number.as_f32().is_nan() { Cell::Missing } else { Cell::Number(number) });
         }
         match batch.bytes(i).filter(|_| batch.holds_text()) {

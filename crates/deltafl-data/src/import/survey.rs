@@ -69,6 +69,15 @@ pub(crate) struct TableSurvey {
     pub(crate) dropped: u64,
 }
 
+impl TableSurvey {
+    /// Returns the numbers of values of categories that the columns do not have, by column.
+    pub(crate) fn unseen(&self) -> Option<String> {
+        let columns = self.features.iter().filter(|coder| coder.unseen() > 0 && !coder.column.other);
+        let counts = columns.map(|coder| format!("{}: {}", coder.column.name, coder.unseen()));
+        Some(counts.collect::<Vec<_>>().join(", ")).filter(|counts| !counts.is_empty())
+    }
+}
+
 /// Whether a row is used, under the rule for missing values.
 pub(crate) fn is_complete(
     rows: &TableCursor<'_>,
@@ -363,7 +372,7 @@ fn frequent(words: FastMap<u64>, most: usize) -> (Vec<String>, bool) {
     (kept, others)
 }
 
-/// Refuses decimal points beside decimal commas in the columns of numbers of a later table.
+/// Rejects decimal points beside decimal commas in the columns of numbers of a later table.
 pub(crate) fn check_decimals(
     table: &TableFiles,
     numbers: &[usize],

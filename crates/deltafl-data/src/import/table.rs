@@ -273,11 +273,8 @@ impl<'t> TablePass<'t> {
             self.push_label(&rows, survey, &mut out.spool)?;
         }
         self.check_labels(&out.spool, survey)?;
-        let unseen = survey.features.iter().filter(|coder| coder.unseen() > 0 && !coder.column.other);
-        let unseen: Vec<String> =
-            unseen.map(|coder| format!("{}: {}", coder.column.name, coder.unseen())).collect();
-        if !unseen.is_empty() {
-            source.option(UNSEEN, unseen.join(", "));
+        if let Some(unseen) = survey.unseen() {
+            source.option(UNSEEN, unseen);
         }
         let columns = survey.features.iter().map(|coder| coder.column.clone()).collect();
         out.set_coding(survey.label.class_names(), columns, coding);

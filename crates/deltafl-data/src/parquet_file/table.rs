@@ -14,7 +14,8 @@ use parquet::file::reader::FileReader as _;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{Type, TypePtr};
 
-use super::columns::{self, Leaf, LeafBatch, LeafType, LeafValues};
+use super::batch::{LeafBatch, LeafValues};
+use super::columns::{self, Leaf, LeafType};
 
 /// Rows read at a time.
 const BATCH: usize = 8192;
