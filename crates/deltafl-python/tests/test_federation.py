@@ -125,6 +125,37 @@ def test_invalid_devices_are_rejected_by_name(devices: Any, message: str) -> Non
         dfl.Federation(devices)
 
 
+def test_a_split_names_devices_by_numbers_or_text() -> None:
+    inputs, targets = np.ones((6, 2), dtype=np.float32), np.arange(6) % 2
+    devices = np.repeat([0, 1, 2], 2)
+    given: list[tuple[int, Any]] = [(k, (inputs[devices == k], targets[devices == k])) for k in range(3)]
+    for split in ({0: "test"}, {np.int64(0): "test"}, {"0": "test"}):
+        for federation in (
+            dfl.Federation.from_arrays(inputs, targets, devices, split=split),
+            dfl.Federation(dict(given), split=split),
+            dfl.Federation.write(f"folder-{next(iter(split))!r}", given, classes=2, split=split),
+        ):
+            assert federation.split("test") == ["0"]
+    with pytest.raises(dfl.InvalidInput, match="split= names 1 devices that do not exist: '7'"):
+        dfl.Federation.write("unknown", given, classes=2, split={7: "test"})
+    assert not Path("unknown").exists()
+    with pytest.raises(dfl.InvalidInput, match="the same identity as text"):
+        dfl.Federation({1: given[0][1], "1": given[1][1]})
+
+
+def test_grey_levels_beside_other_inputs_are_scaled_as_alone() -> None:
+    grey, real = np.full((2, 3), 51, dtype=np.uint8), np.full((2, 3), 0.5)
+    federation = dfl.Federation({"grey": (grey, [0, 1]), "real": (real, [0, 1])})
+    assert federation["grey"][0] == pytest.approx(np.full((2, 3), 0.2))
+    assert federation["real"][0].tolist() == real.tolist()
+
+
+def test_python_integers_in_an_array_of_objects_are_classes() -> None:
+    rows = np.array([["a", 0.5, 1], ["a", 0.1, 0], ["b", 0.3, 2]], dtype=object)
+    federation = dfl.Federation.from_arrays(rows[:, 1:2].astype(float), rows[:, 2], rows[:, 0])
+    assert federation.classes == 3 and federation["b"][1].tolist() == [2]
+
+
 def test_a_label_beyond_the_classes_is_rejected() -> None:
     with pytest.raises(dfl.InvalidInput, match="label 5 is not below the number of classes, 3"):
         dfl.Federation({"a": (np.ones((1, 2)), [5])}, classes=3)

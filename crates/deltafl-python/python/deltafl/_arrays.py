@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ._kinds import is_array
 from .errors import InvalidInput
 
-__all__ = ["class_labels", "matrix", "one_matrix", "one_vector"]
+__all__ = ["class_labels", "matrix", "one_matrix", "one_vector", "whole_numbers"]
 
 Array = NDArray[Any]
 
@@ -46,7 +46,8 @@ def one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
         if part.shape[1] != width:
             raise InvalidInput(f"device {id!r} has {part.shape[1]} features, expected {width}")
     if any(part.dtype != dtype for part in parts):
-        parts = [part.astype(np.float32) for part in parts]
+        # Grey levels have the values that a model receives from a federation of grey levels.
+        parts = [part / np.float32(255) if part.dtype == np.uint8 else part for part in parts]
     shared = _shared(parts, width)
     if shared is not None:
         return shared
@@ -115,6 +116,13 @@ def _numbers(id: str, targets: Array) -> Array:
             f"device {id!r}: the target {text!r} is not a number. Convert all targets to numbers, or use "
             "Federation.from_arrays with strings only"
         ) from None
+
+
+def whole_numbers(targets: Array) -> Array:
+    """Returns an array of Python integers, such as a column of a mixed matrix, as int64."""
+    if targets.dtype == object and all(isinstance(value, (int, np.integer)) for value in targets.ravel().tolist()):
+        return targets.astype(np.int64)
+    return targets
 
 
 def class_labels(id: str, targets: Array) -> Array:

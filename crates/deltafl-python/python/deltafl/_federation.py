@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._arrays import class_labels, matrix, one_matrix, one_vector
+from ._arrays import class_labels, matrix, one_matrix, one_vector, whole_numbers
 from ._columns import class_targets, feature_values, missing_values
 from ._kinds import is_list, is_mapping, is_tuple
 from ._layout import Layout, Part, is_structured
@@ -119,6 +119,9 @@ class Federation:
         if not devices:
             raise InvalidInput("there are no devices")
         ids = [str(device) for device in devices]
+        if len(set(ids)) < len(ids):
+            raise InvalidInput("two devices have the same identity as text, such as 1 and '1'")
+        split = _by_name(split)
         _check_splits(ids, split)
         given: dict[str, Any] = {
             id: device_arrays(id, value) if is_source(value) else value for id, value in zip(ids, devices.values())
@@ -357,6 +360,7 @@ class Federation:
             name: The name of the federation. The default is the name of the folder.
             split: The splits of the devices, as for :class:`Federation`.
         """
+        split, ids = _by_name(split), list[str]()
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
         for pair in devices:
             if not is_list(pair) or len(pair) != 2:
@@ -365,6 +369,8 @@ class Federation:
             inputs, targets, part = _device(str(id), value, split)
             labels = class_labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
             writer.push(str(id), part, np.ascontiguousarray(inputs), labels)
+            ids.append(str(id))
+        _check_splits(ids, split)
         writer.finish()
         return cls.open(folder)
 
@@ -450,12 +456,17 @@ def _shown(value: Any) -> str:
     return f"a {type(value).__name__} of length {len(value)}" if is_list(value) else f"a {type(value).__name__}"
 
 
+def _by_name(split: Splits) -> Splits:
+    """Returns splits whose keys are strings, as the identities of devices are."""
+    return split if split is None or callable(split) else {str(id): part for id, part in split.items()}
+
+
 def _check_splits(ids: list[str], split: Splits) -> None:
     """Rejects splits of devices that do not exist."""
     if split is None or callable(split):
         return
     known = set(ids)
-    unknown = [str(id) for id in split if str(id) not in known]
+    unknown = [id for id in split if id not in known]
     if unknown:
         shown = ", ".join(repr(id) for id in unknown[:3]) + (", …" if len(unknown) > 3 else "")
         raise InvalidInput(f"split= names {len(unknown)} devices that do not exist: {shown}")
@@ -465,7 +476,7 @@ def _device(id: str, value: Any, split: Splits) -> tuple[Array, Array, str]:
     """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
     if not is_tuple(value) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
-    inputs, targets = matrix(id, value[0]), np.asarray(value[1])
+    inputs, targets = matrix(id, value[0]), whole_numbers(np.asarray(value[1]))
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.ndim != 1:
