@@ -71,6 +71,14 @@ def test_a_callback_stops_the_run_which_can_be_resumed(federation: dfl.Federatio
     assert len(train(federation, rounds=9, out="stopped", resume=True).rounds()) == 2 * 9
 
 
+def test_a_comparison_of_numpy_numbers_stops_the_run(federation: dfl.Federation) -> None:
+    class Small(callbacks.Callback):
+        def on_round(self, event: callbacks.RoundEnd) -> Any:
+            return np.float64(event.round) >= 2
+
+    assert len(train(federation, Small()).rounds()) == 2 * 2
+
+
 def test_an_exception_in_a_callback_ends_the_run_and_is_raised(federation: dfl.Federation) -> None:
     class Wrong(callbacks.Callback):
         def on_round(self, event: callbacks.RoundEnd) -> None:

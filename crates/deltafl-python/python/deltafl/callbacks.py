@@ -197,7 +197,8 @@ class Dispatcher:
     def _send(self, method: str, event: Any) -> bool:
         # All callbacks receive the event, also after one of them stopped the run.
         answers = [getattr(callback, method)(event) for callback in self._callbacks]
-        self.stopped = self.stopped or any(answer is True for answer in answers)
+        # A comparison of numpy numbers is a numpy.bool.
+        self.stopped = self.stopped or any(answer is True or answer is np.True_ for answer in answers)
         return self.stopped
 
     def round(self, seed: int, records: str) -> bool:
