@@ -59,6 +59,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run::train, module)?)?;
     module.add_function(wrap_pyfunction!(predict::data_of_run, module)?)?;
     module.add_function(wrap_pyfunction!(predict::predict, module)?)?;
+    module.add_function(wrap_pyfunction!(predict::prepared, module)?)?;
     module.add_function(wrap_pyfunction!(results::devices, module)?)?;
     module.add_function(wrap_pyfunction!(results::report, module)?)?;
     module.add_function(wrap_pyfunction!(results::rounds, module)?)?;

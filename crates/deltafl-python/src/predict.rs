@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use deltafl::data::FederationIndex;
+use deltafl::data::{FederationIndex, InputKind};
 use deltafl::kernel::Isa;
 use deltafl::model::Predictor;
 use deltafl::task::Task;
@@ -75,4 +75,35 @@ pub(crate) fn data_of_run(
         None => load(&experiment),
     });
     Ok(Federation { inner: Arc::new(data.map_err(|e| exception(py, &e))?) })
+}
+
+/// Returns a federation with inputs coded and normalised as those of a run.
+#[pyfunction]
+pub(crate) fn prepared(
+    py: Python<'_>,
+    folder: PathBuf,
+    federation: &Bound<'_, Federation>,
+) -> PyResult<Federation> {
+    let contract = run_folder::read_contract(&folder).map_err(|e| folder_exception(py, e))?;
+    let inner = Arc::clone(&federation.get().inner);
+    let Some(contract) = contract else { return Ok(Federation { inner }) };
+    // An imported table has its own categories and classes.
+    if !inner.feature_columns().is_empty() {
+        let fitted = contract.fit(inner.as_ref().clone()).map_err(|e| invalid(py, e))?;
+        return Ok(Federation { inner: Arc::new(fitted) });
+    }
+    let Some(constants) = contract.normalisation else { return Ok(Federation { inner }) };
+    // The constants of grey levels contain the factor 1/255.
+    if contract.inputs != inner.kind() {
+        let kind = |kind| if matches!(kind, InputKind::Bytes { .. }) { "uint8" } else { "float32" };
+        let (expected, found) = (kind(contract.inputs), kind(inner.kind()));
+        let problem = format!(
+            "the model was trained on normalised inputs of type {expected}, got inputs of type {found}"
+        );
+        return Err(invalid(py, problem));
+    }
+    let normalised = inner.as_ref().clone().normalised_by(constants.scale, constants.shift);
+    let normalised =
+        normalised.ok_or_else(|| invalid(py, "the constants of the run do not fit its features"))?;
+    Ok(Federation { inner: Arc::new(normalised) })
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import SHORT
+from test_run import command
 from test_trainer import Softmax
 
 import deltafl as dfl
@@ -111,11 +113,50 @@ def test_metrics_are_those_of_the_textbook() -> None:
     assert metrics.rmse(real, found) == pytest.approx((4 / 3) ** 0.5)
 
 
-def test_a_normalised_run_evaluates_its_own_data_only(federation: dfl.Federation) -> None:
-    run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), normalise="standard", **SHORT)
-    assert run.evaluate().models["FedAvg"]["error"].mean() == pytest.approx(run.table().to_dict()["mean"][0])
-    with pytest.raises(dfl.InvalidInput, match="normalise='standard'"):
-        run[0].predict(federation["ward-0"][0])
+@pytest.mark.parametrize("model", [dfl.models.Linear(), Softmax(5, 2)])
+def test_a_normalised_run_normalises_new_inputs(federation: dfl.Federation, model: Any) -> None:
+    real = {name: federation[name] for name in federation}
+    grey = {name: (np.clip(40 * x + 100, 0, 255).astype(np.uint8), y) for name, (x, y) in real.items()}
+    for given in (real, grey):
+        own = dfl.Federation(given, split={name: "test" for name in federation.split("test")})
+        run = dfl.train(own, model, dfl.FedAvg(), normalise="standard", **SHORT)
+        expected = run.evaluate(split=None)
+        assert run.evaluate(own, split=None).models["FedAvg"]["error"].tolist() == (
+            expected.models["FedAvg"]["error"].tolist()
+        )
+        wrong = [(run[0].predict(given[name][0]) != given[name][1]).mean() for name in expected.ids]
+        assert wrong == expected.models["FedAvg"]["error"].tolist()
+    with pytest.raises(dfl.InvalidInput, match="normalised inputs of type uint8, got inputs of type float32"):
+        run[0].predict(real["ward-0"][0])
+
+
+def test_an_imported_table_is_coded_as_the_data_of_the_run() -> None:
+    rng = np.random.default_rng(3)
+    for name, kinds in (("a", ["w", "x", "y"]), ("b", ["x", "y"])):
+        rows = [(k % 4, rng.choice(kinds), rng.integers(9)) for k in range(80)]
+        lines = [f"d{device},{kind},{size},{int(kind == 'x')}" for device, kind, size in rows]
+        Path(f"{name}.csv").write_text("\n".join(["id,kind,size,label", *lines]))
+        done = command("data", "import", "csv", f"{name}.csv", "--device", "id", "--label", "label", "--out", name)
+        assert done.returncode == 0, done.stderr
+    experiment = {"name": "a", "rounds": 20, "cohort": 4, "data": {"source": "a"}, "model": dfl.models.Linear(intercept=True)}
+    own = {"local": dfl.SGD(lr=0.3, batch=10), "algorithm": [dfl.FedAvg()]}
+    run = dfl.run({**experiment, **own}, progress=False)
+    # The label follows from the kind, which has fewer columns in the second table.
+    assert run.evaluate(dfl.Federation.open("b")).models["FedAvg"]["error"].tolist() == [0.0] * 4
+
+
+def test_a_trainer_predicts_on_grey_levels_as_it_was_trained(federation: dfl.Federation) -> None:
+    seen: list[float] = []
+
+    class Seeing(Softmax):
+        def predict(self, params: Any, inputs: Any) -> Any:
+            seen.append(float(inputs.max()))
+            return super().predict(params, inputs)
+
+    grey = {name: (np.full((30, 5), 255, dtype=np.uint8), federation[name][1]) for name in federation}
+    run = dfl.train(dfl.Federation(grey), Seeing(5, 2), dfl.FedAvg(), **SHORT)
+    run[0].predict(grey["ward-0"][0])
+    assert seen == [1.0]
 
 
 def test_federations_and_tables_can_be_pickled(federation: dfl.Federation) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ._federation import Federation
     from ._run import Run, Track
 
-__all__ = ["Evaluation", "check_normalised", "evaluated", "outputs"]
+__all__ = ["Evaluation", "evaluated", "outputs", "prepared"]
 
 Array = NDArray[Any]
 _PERCENTILES = (10, 20, 50, 80, 90, 95)
@@ -139,15 +139,24 @@ def evaluated(
     return Evaluation([listed[index][0] for index in chosen], counts, models)
 
 
-def check_normalised(run: Run) -> None:
-    """Rejects new inputs if the run normalised its inputs with constants of the training data."""
-    given = run.experiment["data"].get("normalise", "none")
-    how = run.experiment.get("resolved", {}).get("normalise", given)
-    if how != "none":
+def prepared(run: Run, federation: Federation) -> Federation:
+    """Returns a federation with inputs coded and normalised as those of a run."""
+    from ._federation import Federation
+
+    if _normalises(run) and "normalisation" not in run._contract():
         raise InvalidInput(
-            f"the run normalised its inputs (normalise={how!r}) with constants of its training data, which the "
-            "run folder does not contain: evaluate its own data with run.evaluate()"
+            "the run normalised its inputs with constants of its training data, which the folders of earlier "
+            "versions do not contain: evaluate its own data with run.evaluate()"
         )
+    found = Federation._of(_deltafl.prepared(run.path, federation._inner))
+    found._layout = federation._layout
+    return found
+
+
+def _normalises(run: Run) -> bool:
+    """Returns True if the run normalised its inputs."""
+    given = run.experiment["data"].get("normalise", "none")
+    return bool(run.experiment.get("resolved", {}).get("normalise", given) != "none")
 
 
 #: The metrics that need a probability per class.
@@ -193,19 +202,24 @@ def _task(track: Track) -> str:
 
 def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
     """Returns the outputs of a model for some inputs."""
-    trainer = track._trainer()
-    if trainer is not None:
-        given = inputs if is_mapping(inputs) else _checked(track, _matrix(inputs))
-        return np.asarray(trainer.predict(track.params(seed), given))
     from ._federation import Federation
 
+    trainer, run, params = track._trainer(), track._run, track.params(seed)
+    if trainer is not None and is_mapping(inputs):
+        if _normalises(run):
+            raise InvalidInput("the run normalised its inputs: pass a matrix, or use run.evaluate(federation)")
+        return np.asarray(trainer.predict(params, inputs))
     rows = _checked(track, _matrix(inputs))
-    check_normalised(track._run)
-    params = track.params(seed)
+    if trainer is not None:
+        if len(rows) and (rows.dtype == np.uint8 or _normalises(run)):
+            # A trainer receives the same numbers as in training.
+            one = prepared(run, Federation({"inputs": (rows, np.zeros(len(rows), dtype=np.int64))}))
+            rows = one["inputs"][0].reshape(rows.shape)
+        return np.asarray(trainer.predict(params, rows))
     is_regression = _task(track) == "regression"
     targets = np.zeros(len(rows), dtype=np.float32 if is_regression else np.int64)
     classes = None if is_regression else _class_count(track, seed)
-    federation = Federation({"inputs": (rows, targets)}, classes=classes)
+    federation = prepared(run, Federation({"inputs": (rows, targets)}, classes=classes))
     return _built_in(track, params, federation, 0)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._evaluate import Evaluation, check_normalised, evaluated, outputs
+from ._evaluate import Evaluation, evaluated, outputs, prepared
 from ._experiment import CallerObjects, assignments, text, with_algorithms
 from ._progress import Progress, call_in_background, interruptible
 from ._table import Table
@@ -223,8 +223,8 @@ class Run:
         """Evaluates all models on the devices of a federation.
 
         Args:
-            federation: The devices. The default is the data of the run, split and normalised as in
-                its experiment.
+            federation: The devices. Their inputs are prepared like those of the run. The default
+                is the data of the run, split as in its experiment.
             metrics: Names of ``deltafl.metrics`` and functions of the targets and predictions of a
                 device. The default is the metrics of the task.
             split: The split of the devices: "train", "test", "validation", or None for all. If it
@@ -239,8 +239,7 @@ class Run:
         if federation is None:
             given = self._data()
         else:
-            check_normalised(self)
-            given = federation
+            given = prepared(self, federation)
         tracks = self.tracks
         found = evaluated(tracks, given, metrics=metrics, split=split, seed=seed)
         if save:
