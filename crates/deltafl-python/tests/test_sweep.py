@@ -82,3 +82,39 @@ def test_a_sweep_with_a_trainer_resumes_after_an_exception(federation: dfl.Feder
 def test_values_other_than_lists_are_rejected() -> None:
     with pytest.raises(dfl.InvalidInput, match="must be a non-empty list"):
         dfl.sweep(TINY, {"local.learning_rate": "0.1"})
+    number: Any = 0.1
+    with pytest.raises(dfl.InvalidInput, match="must be a non-empty list"):
+        dfl.sweep(TINY, {"local.learning_rate": number})
+
+
+class Damped(dfl.CustomAlgorithm):
+    """Two parts, and an option that is a list."""
+
+    damping = (0.5, 0.25)
+
+    def weight(self, loss: float, examples: int, state: dfl.AlgorithmState) -> float:
+        return 1.0
+
+    def server_step(self, params: Array, mean_update: Array, state: dfl.AlgorithmState) -> Array:
+        return params + self.damping[0] * mean_update
+
+
+class Listed(Softmax):
+    """A trainer with an option that is a list."""
+
+    def options(self) -> dict[str, Any]:
+        return {"shape": [5, 2]}
+
+
+def test_lists_of_a_trainer_and_of_an_algorithm_are_not_swept(federation: dfl.Federation) -> None:
+    experiment = {
+        "name": "own",
+        "rounds": 2,
+        "cohort": 4,
+        "local": dfl.SGD(lr=0.1, batch=8),
+        "algorithm": [dfl.FedAvg(), Damped()],
+    }
+    over = {"local.learning_rate": [0.1, 0.2]}
+    swept = dfl.sweep(experiment, over, federation=federation, trainer=Listed(5, 2), progress=False)
+    assert [point.settings for point in swept] == [{"local.learning_rate": rate} for rate in (0.1, 0.2)]
+    assert [track.name for track in swept.points[0].run] == ["FedAvg", "Damped"]

@@ -75,7 +75,7 @@ def sweep(
 
 
 def _values(key: str, values: Sequence[Any]) -> str:
-    if isinstance(values, (str, bytes)) or not len(values):
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or not len(values):
         raise InvalidInput(f"the values of {key} must be a non-empty list, got {values!r}")
     return ",".join(json.dumps(plain(value), ensure_ascii=False) for value in values)
 

@@ -31,6 +31,9 @@ pub(crate) const SPLIT: &str = "data.split.seed";
 /// The key with the seeds of several splits.
 const SPLITS: &str = "data.split.seeds";
 
+/// The table that describes the trainer or the algorithm of a program. Its lists are no axes.
+const EXTERNAL: &str = "external";
+
 /// A key and its values.
 #[derive(Clone, Debug)]
 pub struct SweepAxis {
@@ -122,7 +125,9 @@ fn in_experiment(key: &str, item: &Item, axes: &mut Vec<SweepAxis>) {
 }
 
 fn in_section(key: &str, table: &dyn TableLike, axes: &mut Vec<SweepAxis>) {
-    table.iter().for_each(|(name, item)| in_experiment(&format!("{key}.{name}"), item, axes));
+    for (name, item) in table.iter().filter(|(name, _)| *name != EXTERNAL) {
+        in_experiment(&format!("{key}.{name}"), item, axes);
+    }
 }
 
 /// Collects the axes of `[sweep]`, where every list is an axis. TOML parses a dotted key without
@@ -213,6 +218,15 @@ mod tests {
     fn inline_tables_are_swept_as_well() {
         let found = axes("algorithm = [{ kind = 'delta-fl', theta = 0.5, nu = [0, 0.1] }]\n");
         assert_eq!(found, [axis("algorithm.0.nu", &["0", "0.1"])]);
+    }
+
+    #[test]
+    fn the_lists_of_a_program_are_not_swept() {
+        let found = axes(
+            "[model]\nkind = 'external'\nexternal = { shape = [1, 28, 28] }\nl2 = [0, 1]\n[[algorithm]]\n\
+             kind = 'fedavg'\n[algorithm.external]\nreplaces = ['weight', 'server-step']\n",
+        );
+        assert_eq!(found, [axis("model.l2", &["0", "1"])]);
     }
 
     #[test]
