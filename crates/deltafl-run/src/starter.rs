@@ -145,10 +145,10 @@ pub fn starter(path: &Path, options: &StarterOptions) -> Result<StarterExperimen
     };
     let reason = match (search.len(), untrained_scale(&federation, &search)) {
         (0, _) => format!("{rate}"),
-        (tried, Some(scale)) => format!(
-            "{rate}, but none of {tried} was better than a constant prediction: divide the targets by about {scale}, \
-             their standard deviation, or use --model linear"
-        ),
+        (tried, Some(scale)) => {
+            let advice = advice(draft.model, federation.kind(), scale);
+            format!("{rate}, but none of {tried} was better than a constant prediction{advice}")
+        }
         (tried, None) => format!("{rate}, the best of {tried} in {} rounds", draft.search_rounds()),
     };
     decisions.push(StarterDecision { name: "learning rate", value: reason, option: "--rate" });
@@ -224,6 +224,9 @@ fn model_for(federation: &Federation) -> (&'static str, &'static str) {
     let image = federation.image();
     match (federation.kind(), federation.targets()) {
         (InputKind::Tokens { .. }, TargetKind::Classes(_)) => ("text-bag", "because the examples are texts"),
+        (InputKind::Tokens { .. }, TargetKind::Values) => {
+            ("rnn", "because the examples are texts and the targets are numbers")
+        }
         (InputKind::Windows { .. }, _) => ("gru", "because the examples are windows of a text"),
         (_, TargetKind::Values) => ("linear", "because the targets are numbers"),
         (InputKind::Bytes { dim }, _)
@@ -356,6 +359,17 @@ fn untrained_scale(federation: &Federation, tried: &[(f64, Option<f64>)]) -> Opt
     let is_learned = |(_, loss): &(f64, Option<f64>)| loss.is_some_and(|loss| loss < variance / 2.0);
     let digits = 10f64.powf(variance.sqrt().log10().floor());
     (!tried.iter().any(is_learned)).then(|| (variance.sqrt() / digits).round() * digits)
+}
+
+/// Returns the advice for targets of this scale that no learning rate fits.
+fn advice(model: &str, kind: InputKind, scale: f64) -> String {
+    let divide = format!(": divide the targets by about {scale}, their standard deviation");
+    match kind {
+        // The scale of the targets does not change how well a linear model fits them.
+        _ if model == "linear" => String::new(),
+        InputKind::Bytes { .. } | InputKind::Dense { .. } => format!("{divide}, or use --model linear"),
+        InputKind::Tokens { .. } | InputKind::Windows { .. } => divide,
+    }
 }
 
 /// Returns the mean loss of the first track over all examples.

@@ -87,7 +87,8 @@ pub enum ModelMismatch {
     },
     /// The model predicts classes.
     #[error(
-        "model {model} predicts classes; the targets of the data are real numbers, which the model linear predicts"
+        "model {model} predicts classes; the targets of the data are real numbers, which the models linear (of \
+         features) and rnn (of texts) predict"
     )]
     NeedsClasses {
         /// The model.

@@ -85,6 +85,34 @@ fn a_perceptron_predicts_numbers_and_init_says_if_they_are_too_large() {
 }
 
 #[test]
+fn init_does_not_advise_a_linear_model_to_use_a_linear_model() {
+    let workdir = Workdir::with("");
+    let price = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54; // unrelated to the area
+    let rows: String = (0..60).map(|i| format!("city {},{i},{}\n", i % 6, price(i))).collect();
+    fs::write(workdir.path("t.csv"), format!("city,area,price\n{rows}")).unwrap();
+    workdir.printed("data import csv t.csv --device city --label price --regression --out t");
+    let told = workdir.printed("init t --out linear.toml");
+    assert!(told.contains("was better than a constant prediction (--rate)"), "{told}");
+    let told = workdir.printed("init t --model perceptron --out perceptron.toml");
+    assert!(told.contains("their standard deviation, or use --model linear (--rate)"), "{told}");
+}
+
+#[test]
+fn init_chooses_a_model_that_predicts_a_number_from_a_text() {
+    let workdir = Workdir::with("");
+    let score = |i: u64| if i.is_multiple_of(3) { 1.5 } else { -0.5 };
+    let word = |i: u64| if i.is_multiple_of(3) { "warm" } else { "dull" };
+    let rows: String = (0..96).map(|i| format!("{},a {} film {i},{}\n", i % 8, word(i), score(i))).collect();
+    fs::write(workdir.path("t.csv"), format!("author,text,score\n{rows}")).unwrap();
+    workdir.printed("data import csv t.csv --device author --label score --text text --regression --out t");
+    let told = workdir.printed("init t --rounds 2");
+    assert!(told.contains("rnn, because the examples are texts"), "{told}");
+    workdir.printed("run t.toml --quiet --out r");
+    let error = workdir.refusal("init t --model text-bag --out bag.toml");
+    assert!(error.contains("rnn (of texts)"), "{error}");
+}
+
+#[test]
 fn tuning_uses_the_split_of_the_import_and_its_last_line_can_be_run() {
     let workdir = houses();
     let told = workdir.printed("tune kinds.toml --set rounds=2 --rates 0.1,1 --quiet --out tuned");
