@@ -7,15 +7,16 @@ use deltafl::exchange::SplitEvaluation;
 use super::small::{devices, small_plan};
 use super::*;
 
-/// Devices that hold out every third of their examples, and one that has test examples only.
+/// Devices that hold out every third of their examples, for testing and again for validation, and
+/// one that has test examples only.
 fn split_devices() -> Federation {
     let whole = devices();
     let mut builder = FederationBuilder::new("split", InputKind::Dense { dim: 60 }, whole.classes());
     for k in whole.split(Split::Train) {
         let (examples, mut buffer) = (whole.examples(k), BatchBuffer::default());
-        for split in [Split::Train, Split::Test] {
+        for split in [Split::Train, Split::Test, Split::Validation] {
             let rows: Vec<usize> =
-                (0..examples.len()).filter(|i| (i % 3 == 0) == (split == Split::Test)).collect();
+                (0..examples.len()).filter(|i| (i % 3 == 0) == (split != Split::Train)).collect();
             let batch = buffer.gather(&examples, rows.iter().copied());
             let labels: Vec<u32> = rows.iter().map(|&i| examples.label(i)).collect();
             let inputs = DeviceExamples::Dense(batch.inputs.dense());
@@ -35,8 +36,8 @@ fn track_of(algorithm: &Algorithm, model: &'static str) -> Track {
     Track::from_options(algorithm, &options, 1e-4).unwrap()
 }
 
-/// The last evaluation of the test devices.
-fn evaluated(tracks: Vec<Track>) -> SplitEvaluation {
+/// The last evaluations of the train, test and validation devices.
+fn evaluated(tracks: Vec<Track>) -> [SplitEvaluation; 3] {
     let federation = split_devices();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
@@ -44,8 +45,8 @@ fn evaluated(tracks: Vec<Track>) -> SplitEvaluation {
     let plan = small_plan(tracks).into_builder().rounds(30).cohort(6).evaluate_every(30).build().unwrap();
     let mut records = Records::default();
     train(&mut exchange, &plan, &mut plan.start(7, &trainer), &mut records).unwrap();
-    let (_, mut splits) = records.evaluations.pop().unwrap();
-    splits.remove(1)
+    let (_, splits) = records.evaluations.pop().unwrap();
+    splits.try_into().unwrap()
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn personal_models_serve_their_devices_better_than_the_shared_one() {
         track_of(&FINE_TUNING, "personal"),
         track_of(&APFL, "personal"),
     ];
-    let evaluation = evaluated(tracks);
+    let [_, evaluation, _] = evaluated(tracks);
     let stranger = evaluation.devices.iter().position(|device| device.id == "stranger").unwrap();
     let [fed_avg, shared, ditto, tuned, mixed] = [0, 1, 2, 3, 4].map(|i| &evaluation.tracks[i]);
     assert_eq!(fed_avg, shared);
@@ -67,5 +68,15 @@ fn personal_models_serve_their_devices_better_than_the_shared_one() {
     for personal in [ditto, tuned, mixed] {
         assert!(mean(personal) < 0.9 * mean(shared), "{} {}", mean(personal), mean(shared));
         assert_eq!(personal[stranger], shared[stranger], "a device without training examples");
+    }
+}
+
+#[test]
+fn validation_examples_are_evaluated_with_the_personal_models() {
+    let tracks = [&DITTO, &FINE_TUNING, &APFL].map(|algorithm| track_of(algorithm, "personal"));
+    let [_, test, validation] = evaluated(Vec::from(tracks));
+    // The two splits hold the same examples.
+    for (of_test, of_validation) in test.tracks.iter().zip(&validation.tracks) {
+        assert!(of_test.starts_with(of_validation));
     }
 }

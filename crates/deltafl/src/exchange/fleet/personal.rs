@@ -61,16 +61,14 @@ impl<C: Compute, P: Peers> Fleet<'_, C, P> {
         Ok(evaluations)
     }
 
-    /// Returns the training device of each device with examples for training or testing.
+    /// Returns the training device of each device whose identity trains, in every split.
     fn owners_of_examples(&self) -> HashMap<FederationIndex, TrainIndex> {
-        let held_out = self.federation.held_out();
-        let mut owners = HashMap::new();
-        for (place, &device) in self.train.iter().enumerate() {
-            let owner = TrainIndex(place as u32);
-            owners.insert(device, owner);
-            owners.extend(held_out[device.place()].map(|test| (test, owner)));
-        }
-        owners
+        let federation = self.federation;
+        let places = self.train.iter().enumerate();
+        let trained: HashMap<&str, TrainIndex> =
+            places.map(|(place, &device)| (federation.id(device), TrainIndex(place as u32))).collect();
+        let owner = |device| Some((device, *trained.get(federation.id(device))?));
+        federation.devices().filter_map(owner).collect()
     }
 
     /// Trains each device from the shared model. Returns the shared model for a device without
