@@ -130,23 +130,35 @@ pub(super) fn with_l2(experiment: Experiment, l2: &[f64]) -> Experiment {
     let mut chosen = l2.iter().filter_map(|&l2| NonNegative::try_from(l2).ok());
     let mut sections: Vec<AlgorithmSection> = Vec::new();
     for section in experiment.algorithms() {
-        let Some(levels) = section.algorithm().options.iter().find(|spec| spec.levels) else {
+        let levels = section.algorithm().options.iter();
+        let levels = levels.filter(|spec| spec.levels && !section.values(spec.name).is_empty());
+        let levels: Vec<&str> = levels.map(|spec| spec.name).collect();
+        let Some((&last, others)) = levels.split_last() else {
             sections.push(section.clone().with_l2(chosen.next()));
             continue;
         };
-        let mut by_l2: Vec<(Option<NonNegative>, Vec<OptionValue>)> = Vec::new();
-        for &level in section.values(levels.name) {
-            let l2 = chosen.next();
-            match by_l2.iter_mut().find(|(known, _)| *known == l2) {
-                Some((_, values)) => values.push(level),
-                None => by_l2.push((l2, vec![level])),
-            }
-        }
-        let with = |(l2, values)| {
-            let section = section.with(levels.name, values).expect("the levels belong to this section");
-            section.with_l2(l2)
+        let with = |section: &AlgorithmSection, name: &str, values| {
+            section.with(name, values).expect("the levels belong to this section")
         };
-        sections.extend(by_l2.into_iter().map(with));
+        // The tracks of a section are the product of its levels, of which the last varies fastest.
+        let mut parts = vec![section.clone()];
+        for name in others {
+            let of_part = |part: &AlgorithmSection| -> Vec<AlgorithmSection> {
+                part.values(name).iter().map(|&value| with(part, name, vec![value])).collect()
+            };
+            parts = parts.iter().flat_map(of_part).collect();
+        }
+        for part in parts {
+            let mut by_l2: Vec<(Option<NonNegative>, Vec<OptionValue>)> = Vec::new();
+            for &level in part.values(last) {
+                let l2 = chosen.next();
+                match by_l2.iter_mut().find(|(known, _)| *known == l2) {
+                    Some((_, values)) => values.push(level),
+                    None => by_l2.push((l2, vec![level])),
+                }
+            }
+            sections.extend(by_l2.into_iter().map(|(l2, values)| with(&part, last, values).with_l2(l2)));
+        }
     }
     experiment.with_algorithms(sections).expect("the algorithms belong to the experiment")
 }
@@ -213,6 +225,25 @@ mod tests {
         let levels =
             |values: &[f64]| values.iter().map(|&value| OptionValue::Real(value)).collect::<Vec<_>>();
         assert_eq!(sections, [(levels(&[0.8, 0.1]), 1e-6), (levels(&[0.5]), 1e-4)]);
+    }
+
+    #[test]
+    fn every_track_of_a_section_with_two_lists_has_its_own_penalty() {
+        let head = experiment("").to_toml();
+        let (head, _) = head.split_once("[[algorithm]]").unwrap();
+        let algorithms = "[[algorithm]]\nkind = 'delta-fl+ditto'\ntheta = [0.9, 0.5]\nevaluate = ['personal', 'shared']\n\
+                          [[algorithm]]\nkind = 'fedavg'\n";
+        let experiment = Experiment::parse(&format!("{head}{algorithms}")).unwrap();
+        let penalties = [1e-2, 1e-3, 1e-4, 1e-4, 1e-6];
+        let names = |experiment: &Experiment| -> Vec<String> {
+            experiment.labels().iter().map(ToString::to_string).collect()
+        };
+        let tuned = with_l2(experiment.clone(), &penalties);
+        let of_section = |section: &AlgorithmSection| {
+            std::iter::repeat_n(section.l2.unwrap().get(), section.points().len())
+        };
+        let found: Vec<f64> = tuned.algorithms().iter().flat_map(of_section).collect();
+        assert_eq!((names(&tuned), found), (names(&experiment), penalties.to_vec()));
     }
 
     #[test]
