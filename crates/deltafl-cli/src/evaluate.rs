@@ -55,6 +55,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
         args.data.display()
     );
     print!("{}", text_table::titled(&title, summary));
+    if !evaluation.shared.is_empty() {
+        println!(
+            "\nShared models, because personal models stay on their devices: {}",
+            evaluation.shared.join(", ")
+        );
+    }
     if let Some(classes) = &evaluation.classes {
         let names: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
         print!("{}", by_class::rendered(classes, &names));

@@ -374,12 +374,14 @@ pub fn is_locked(path: &Path) -> bool {
 }
 
 /// Changes the number of rounds of a run. Its summary is removed first: a run with a summary is
-/// finished.
+/// finished. The results of classes and groups are those of the former last round.
 fn reopen(path: &Path, experiment: &Experiment) -> Result<(), RunFolderError> {
-    let summary = path.join("summary.json");
-    match fs::remove_file(&summary) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&summary)(e)),
-        _ => {}
+    for name in ["summary.json", "classes.json", "groups.json"] {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&file)(e)),
+            _ => {}
+        }
     }
     let file = path.join("experiment.toml");
     atomic::write(&file, experiment.to_toml().as_bytes()).map_err(io_error(&file))

@@ -1,44 +1,19 @@
 //! The metric of each declared group of devices: its mean over the devices of the group.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
+use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::OverSeeds;
-use deltafl::params::Params;
 use deltafl::task::Metric;
-use deltafl::trainer::LocalTrainer;
 use deltafl_data::run_folder::{GroupFigures, Groups};
 
 use crate::text_table;
 
-/// Returns the metric of each group of the test devices for some tracks, over seeds. Uses the train
-/// devices if there are no test devices. Returns `None` if devices declare no groups.
-///
-/// # Errors
-///
-/// Fails if an evaluation fails.
-pub fn evaluate(
-    trainer: &dyn LocalTrainer,
-    federation: &Federation,
-    seeds: &[Vec<&Params>],
-    threads: Option<NonZeroUsize>,
-) -> Result<Option<Groups>, ExchangeError> {
-    if federation.group_names().is_empty() {
-        return Ok(None);
-    }
-    let split = if federation.split(Split::Test).is_empty() { Split::Train } else { Split::Test };
-    let mut exchange = Simulation::with_threads(trainer, federation, threads)?;
-    let mut evaluations = Vec::new();
-    for params in seeds {
-        evaluations.extend(exchange.evaluate(split, params)?);
-    }
-    Ok(figures(federation, split, &evaluations))
-}
-
-/// Computes the mean over the devices of each group, and its mean and deviation over seeds.
-fn figures(federation: &Federation, split: Split, seeds: &[SplitEvaluation]) -> Option<Groups> {
+/// Computes the mean of the metric over the devices of each group, and its mean and deviation over
+/// seeds, from one evaluation of the devices of a split per seed. Returns `None` if devices declare
+/// no groups.
+pub fn figures(federation: &Federation, split: Split, seeds: &[SplitEvaluation]) -> Option<Groups> {
     let first = seeds.first()?;
     let groups: HashMap<&str, &str> = federation
         .devices()
@@ -79,28 +54,28 @@ pub fn rendered(groups: &Groups, metric: &'static Metric, tracks: &[String]) -> 
 #[cfg(test)]
 mod tests {
     use deltafl::data::{DeviceExamples, FederationBuilder, InputKind};
-    use deltafl::kernel::Isa;
-    use deltafl::model::ModelSpec;
-    use deltafl::trainer::Sgd;
+    use deltafl::exchange::{EvaluatedDevice, Evaluation};
+    use deltafl::task::Task;
 
     use super::*;
 
     #[test]
     fn the_figure_of_a_group_is_the_mean_over_its_devices() {
         let mut builder = FederationBuilder::new("x", InputKind::Dense { dim: 1 }, 2);
-        // w = 0 predicts class 0: the errors of the devices are the shares of class 1.
-        for (id, labels) in [("a", &[0, 0][..]), ("b", &[1, 1]), ("c", &[1, 0, 1, 1])] {
-            let values = vec![1.0; labels.len()];
-            builder.push(id, Split::Test, DeviceExamples::Dense(&values), labels).unwrap();
+        for id in ["a", "b", "c"] {
+            builder.push(id, Split::Test, DeviceExamples::Dense(&[1.0]), &[0]).unwrap();
         }
         builder.push("t", Split::Train, DeviceExamples::Dense(&[1.0]), &[0]).unwrap();
         let groups = [("a", "north"), ("b", "north"), ("c", "south"), ("t", "south")];
         let groups = groups.map(|(id, group)| (id.to_owned(), group.to_owned()));
         let federation = builder.build().with_groups(groups).unwrap();
-        let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
-        let trainer = Sgd::new(&*model);
-        let params = Params::from(vec![0.0; 2]);
-        let found = evaluate(&trainer, &federation, &[vec![&params]], None).unwrap().unwrap();
+        let evaluation = SplitEvaluation {
+            split: Split::Test,
+            task: Task::Classes,
+            devices: ["a", "b", "c"].map(|id| EvaluatedDevice { id: id.into(), examples: 1 }).into(),
+            tracks: vec![[0.0, 1.0, 0.75].map(|error| Evaluation::of_primary(1.0, error)).to_vec()],
+        };
+        let found = figures(&federation, Split::Test, &[evaluation]).unwrap();
         let told: Vec<(&str, u64, f64)> = found
             .groups
             .iter()

@@ -212,6 +212,8 @@ pub struct ModelEvaluation {
     pub groups: Option<Groups>,
     /// Number of devices.
     pub devices: usize,
+    /// The tracks with personal models. Their shared models were evaluated.
+    pub shared: Vec<String>,
     tracks: Vec<TrackLabel>,
     seeds: Vec<u64>,
     evaluations: Vec<SplitEvaluation>,
@@ -260,11 +262,15 @@ pub fn evaluate(
         seeds.push(params);
     }
     let classes = by_class::evaluate(&*trainer, &federation, &seeds, options.threads)?;
-    let groups = by_group::evaluate(&*trainer, &federation, &seeds, options.threads)?;
+    let groups = by_group::figures(&federation, Split::Test, &evaluations);
+    let trained = experiment.tracks();
+    let personal = |t: &usize| trained[*t].personal.is_some_and(|personal| personal.is_evaluated);
+    let shared = tracks.iter().filter(|(t, _)| personal(t)).map(|(_, label)| label.to_string());
     Ok(ModelEvaluation {
+        shared: shared.collect(),
         summary: summary(data, &experiment, &tracks, &states, &evaluations),
         classes: classes.map(|classes| Classes { split: Split::Test, ..classes }),
-        groups: groups.map(|groups| Groups { split: Split::Test, ..groups }),
+        groups,
         devices: federation.len(),
         tracks: tracks.into_iter().map(|(_, label)| label).collect(),
         seeds: states.iter().map(|state| state.seed).collect(),

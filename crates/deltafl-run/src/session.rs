@@ -19,12 +19,12 @@ use deltafl::training::{Event, Observer, ObserverResult, SharedObserver, State};
 use deltafl_data::experiment::{
     AlgorithmSection, DataSource, Experiment, ExternalAlgorithms, Population, Resolved, SecureAggregation,
 };
-use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
+use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendRequest, Machine};
 use crate::baseline;
-use crate::by_class::{self, ByClassError};
+use crate::by_class;
 use crate::by_group;
 use crate::event::{RunEvent, RunObserver, SendEvent};
 use crate::layer_table;
@@ -285,8 +285,8 @@ fn check_trainer(experiment: &Experiment, trainer: &dyn LocalTrainer) -> Result<
     Ok(())
 }
 
-/// Evaluates each class and each group of devices after the last round, if they have names, and
-/// writes the results.
+/// Writes the metric of each class and of each group of devices after the last round, if they have
+/// names. There are no classes if a track evaluates personal models, which exist for each device.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,
@@ -294,16 +294,27 @@ pub(crate) fn write_classes(
     federation: &Federation,
     threads: Option<NonZeroUsize>,
 ) -> Result<(), RunError> {
+    if matches!(experiment.data().source, DataSource::Folder(_)) {
+        let split = if federation.split(Split::Test).is_empty() { Split::Train } else { Split::Test };
+        let mut evaluations = Vec::new();
+        for file in run_folder::evaluations(folder.path())? {
+            if file.round == experiment.rounds() {
+                evaluations.extend(file.read()?.into_iter().filter(|evaluated| evaluated.split == split));
+            }
+        }
+        let groups = by_group::figures(federation, split, &evaluations);
+        groups.map(|groups| folder.groups(&groups)).transpose()?;
+    }
+    let mut personal = experiment.tracks().into_iter().filter_map(|track| track.personal);
+    if personal.any(|personal| personal.is_evaluated) {
+        return Ok(());
+    }
     let mut states = Vec::new();
     for &seed in experiment.seeds() {
         states.extend(folder.state(seed, trainer.num_params())?);
     }
     let seeds: Vec<Vec<&Params>> =
         states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
-    if matches!(experiment.data().source, DataSource::Folder(_)) {
-        let groups = by_group::evaluate(trainer, federation, &seeds, threads).map_err(ByClassError::from)?;
-        groups.map(|groups| folder.groups(&groups)).transpose()?;
-    }
     match by_class::evaluate(trainer, federation, &seeds, threads)? {
         Some(classes) => Ok(folder.classes(&classes)?),
         None => Ok(()),

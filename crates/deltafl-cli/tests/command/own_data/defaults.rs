@@ -84,6 +84,22 @@ fn results_by_group_of_devices_are_in_the_output_the_run_folder_and_the_report()
 }
 
 #[test]
+fn results_by_group_of_a_personal_track_are_those_of_its_personal_models() {
+    let workdir = houses();
+    workdir.printed("data import auto houses.csv --label price --group region --out houses");
+    let personal = "--set algorithm.0.kind=ditto --set data.split={within={train=0.8}}";
+    workdir.printed(&format!("run x.toml --quiet --out r {personal}"));
+    let text = fs::read(workdir.path("r/groups.json")).unwrap();
+    let groups: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let text = fs::read(workdir.path("r/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    // Both groups have four devices.
+    let of_group = |g: usize| groups["groups"][g]["values"][0]["mean"].as_f64().unwrap();
+    let mean = summary["tracks"][0]["test"]["mean"]["mean"].as_f64().unwrap();
+    assert!(((of_group(0) + of_group(1)) / 2.0 / mean - 1.0).abs() < 1e-9, "{groups} {mean}");
+}
+
+#[test]
 fn a_broken_file_of_any_format_is_an_error_with_its_place_and_writes_nothing() {
     let workdir = Workdir::with("");
     let cases: [(&str, &[u8], &str); 9] = [

@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::num::NonZeroU64;
 
-use deltafl_data::run_folder::RunFolder;
+use deltafl_data::run_folder::{self, RunFolder};
 use serde_json::json;
 
 use super::browser::Browser;
@@ -263,4 +264,27 @@ fn class_names_appear_in_tables_figures_and_the_page() {
     assert!(browser.text("#tables").contains("un<b>sure (30)"));
     super::page::keep("classes", &browser.picture());
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_run_with_personal_models_has_no_results_by_class() {
+    let workdir = clinics();
+    let personal = "--set algorithm.0.kind=ditto --set data.split={within={train=0.8}}";
+    let table = workdir.printed(&format!("run x.toml --quiet --out r {personal}"));
+    assert!(!table.contains("By class") && !workdir.path("r/classes.json").exists(), "{table}");
+    let shared = "--set algorithm.0.evaluate=shared";
+    let table = workdir.printed(&format!("run x.toml --quiet --out shared {personal} {shared}"));
+    assert!(table.contains("By class") && workdir.path("shared/classes.json").exists(), "{table}");
+}
+
+#[test]
+fn results_by_class_do_not_outlive_the_last_round_of_which_they_are() {
+    let workdir = clinics();
+    workdir.printed("run x.toml --quiet --out r");
+    let run = workdir.path("r");
+    let experiment = run_folder::read_experiment(&run).unwrap();
+    assert!(run.join("classes.json").exists());
+    let longer = experiment.with_rounds(NonZeroU64::new(60).unwrap());
+    drop(RunFolder::resume(&run, &longer).unwrap());
+    assert!(!run.join("classes.json").exists());
 }
