@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// The kind of model [default: linear for features, lstm for words, gru for symbols]
     #[arg(long, value_name = "KIND")]
     model: Option<String>,
-    /// Number of random splits of the devices on which the chosen candidates train
+    /// Number of random splits of the devices on which the chosen candidates train; a split by lists of
+    /// devices is one
     #[arg(long, value_name = "N", default_value = "3")]
     splits: NonZeroUsize,
     /// The statistic over validation devices that chooses a candidate

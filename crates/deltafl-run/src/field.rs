@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use deltafl_data::experiment::Experiment;
+use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_data::run_folder::{RunFolderError, Summary};
 
 mod base;
@@ -70,7 +70,7 @@ pub struct FieldOptions {
     pub model: Option<String>,
     /// `KEY=VALUE` overrides of the shared experiment.
     pub overrides: Vec<String>,
-    /// The number of splits of the devices.
+    /// The number of splits of the devices; 1 if the experiment lists the devices of its split.
     pub splits: NonZeroUsize,
     /// The statistic that chooses between candidates.
     pub criterion: Criterion,
@@ -158,8 +158,12 @@ impl Field {
     /// # Errors
     ///
     /// Fails if the federation, the model, an override or a method is invalid.
-    pub fn new(federation: &str, options: FieldOptions) -> Result<Self, FieldError> {
+    pub fn new(federation: &str, mut options: FieldOptions) -> Result<Self, FieldError> {
         let base = base::experiment(federation, options.model.as_deref(), &options.overrides)?;
+        if matches!(base.data().split, Some(SplitSection::Given(_))) {
+            // Runs on the same lists of devices would count as several splits in the intervals.
+            options.splits = NonZeroUsize::MIN;
+        }
         let methods = match options.methods.as_slice() {
             [] => FieldMethod::all(&base),
             given => given.to_vec(),

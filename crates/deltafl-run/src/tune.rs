@@ -67,7 +67,7 @@ pub enum TuneError {
     #[error("FedAvg diverged at every point of the grid")]
     Diverged,
     /// No device was held out.
-    #[error("no device is held out: there are too few train devices")]
+    #[error("no device is held out to choose λ")]
     NothingHeldOut,
     /// A file cannot be written.
     #[error(transparent)]
@@ -106,6 +106,7 @@ impl Explain for TuneError {
             Self::NoDecay => "set its decay: --set local.decay.factor=1 --set local.decay.every=200",
             Self::NoSplit => "add split to [data]: --set data.split.train=0.5",
             Self::Diverged => "try smaller rates: --rates 0.01,0.001",
+            Self::NothingHeldOut => "train on more devices, or list some in data.split.given.validation",
             _ => return None,
         };
         Some(help.to_owned())

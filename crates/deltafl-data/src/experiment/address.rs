@@ -40,6 +40,7 @@ impl Experiment {
         let mut parts = key.split('.');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("seeds" | "algorithm"), None, ..) => true,
+            (Some("data"), Some("split"), Some("given"), Some("train" | "validation" | "test")) => true,
             // Residuals contain layers as well.
             (Some("model"), Some("layers"), ..) => key.ends_with("layers"),
             (Some("model"), Some(option), None, _) => {
@@ -96,6 +97,9 @@ l2 = 1e-3
         lists.sort();
         assert_eq!(lists, ["algorithm", "algorithm.0.theta", "model.channels", "seeds"]);
         assert!(lists.iter().all(|key| Experiment::takes_list(key)));
+        for split in ["train", "validation", "test"] {
+            assert!(Experiment::takes_list(&format!("data.split.given.{split}")), "a list of devices");
+        }
     }
 
     /// Collects the keys of lists, and checks that no other key accepts one.

@@ -91,3 +91,19 @@ fn methods_and_federations_that_do_not_exist_are_refused() {
     let said = workdir.refusal("field glyphs --algorithms median --set secagg=real");
     assert!(said.contains("median does not work with secagg"), "{said}");
 }
+
+#[test]
+fn a_split_by_lists_of_devices_is_one_split() {
+    let workdir = Workdir::with(
+        "name = 'x'\nrounds = 6\ncohort = 4\nevaluate_every = 6\n[data]\nsource = 'd'\n\
+         split = { given = { train = ['d0', 'd1', 'd2', 'd3'], validation = ['d4', 'd5'], test = ['d6', 'd7'] } }\n\
+         [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n[[algorithm]]\nkind = 'fedavg'\n",
+    );
+    let row = |i: usize| format!("d{},{},{}\n", i % 8, (i * 37) % 11, if i * 13 % 5 < 2 { "a" } else { "b" });
+    let rows: String = (0..80).map(row).collect();
+    fs::write(workdir.path("d.csv"), format!("device,x,label\n{rows}")).unwrap();
+    workdir.printed("data import csv d.csv --device device --label label --out d");
+    let results = workdir.printed("field x.toml --algorithms fedavg --splits 3 --out f -q --json");
+    let results: Value = serde_json::from_str(&results).unwrap();
+    assert_eq!((&results["splits"], runs(&workdir.path("f/points")).len()), (&1.into(), 9 + 3 + 1));
+}
