@@ -1,5 +1,6 @@
 //! `deltafl predict`: applies a trained model to new data.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use deltafl_run::predict::{Predictions, TrainedModel, predict};
@@ -66,7 +67,10 @@ fn read_model(args: &Args) -> Result<(TrainedModel, Vec<String>)> {
         return Ok((pulled(&args.model)?, Vec::new()));
     }
     let (model, labels) = TrainedModel::of_run(&args.model, args.theta, args.seed).map_err(explained)?;
-    Ok((model, labels.iter().map(|label| label.theta.to_string()).collect()))
+    let mut levels: Vec<String> = labels.iter().map(|label| label.theta.to_string()).collect();
+    let mut seen = HashSet::new();
+    levels.retain(|level| seen.insert(level.clone()));
+    Ok((model, levels))
 }
 
 /// Reads a model that a device pulled from a server.

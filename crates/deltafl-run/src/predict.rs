@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use deltafl::algorithm::TrackLabel;
+use deltafl::algorithm::{FED_AVG, TrackLabel};
 use deltafl::data::{DataContract, Federation};
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Predictor};
@@ -48,6 +48,22 @@ pub enum PredictError {
         /// The reason.
         reason: String,
     },
+    /// The run has no such seed.
+    #[error("the run has no seed {seed}")]
+    NoSeed {
+        /// The requested seed.
+        seed: u64,
+        /// The seeds of the run.
+        seeds: Vec<u64>,
+    },
+    /// Several tracks of the run have the requested level, and none of them is FedAvg.
+    #[error("the run has several models for θ = {theta}")]
+    SeveralTracks {
+        /// The requested level.
+        theta: f64,
+        /// Their names.
+        tracks: Vec<String>,
+    },
     /// The parameters have another size than the model.
     #[error("the parameters of the model do not have the size that its contract requires")]
     OtherParams,
@@ -60,7 +76,9 @@ impl Explain for PredictError {
             Self::Contract(error) => error.kind(),
             Self::Model(error) => error.kind(),
             Self::File(error) => error.kind(),
-            Self::Import(_) | Self::OtherParams => ErrorKind::InvalidInput,
+            Self::Import(_) | Self::NoSeed { .. } | Self::SeveralTracks { .. } | Self::OtherParams => {
+                ErrorKind::InvalidInput
+            }
             Self::Write { .. } => ErrorKind::Failure,
         }
     }
@@ -72,7 +90,15 @@ impl Explain for PredictError {
             Self::Model(error) => error.help(),
             Self::File(error) => error.help(),
             Self::Import(error) => error.help().map(str::to_owned),
-            _ => None,
+            Self::NoSeed { seeds, .. } => {
+                let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+                Some(format!("its seeds are {}", seeds.join(", ")))
+            }
+            Self::SeveralTracks { tracks, .. } => Some(format!(
+                "they are {}; without --theta the first model of the run is used, and `deltafl export` writes all",
+                tracks.join(", ")
+            )),
+            Self::OtherParams | Self::Write { .. } => None,
         }
     }
 
@@ -96,7 +122,8 @@ pub struct TrainedModel {
 
 impl TrainedModel {
     /// Reads a model of a run: the first level, or that of `theta`, of the first seed, or of
-    /// `seed`. Also returns all levels of the run.
+    /// `seed`. If several tracks have the level, it is the model of FedAvg. Also returns all levels
+    /// of the run.
     ///
     /// # Errors
     ///
@@ -110,7 +137,16 @@ impl TrainedModel {
         let experiment = run_folder::read_experiment(run).map_err(failed)?;
         let levels: Vec<f64> = theta.into_iter().collect();
         let chosen = crate::evaluate::chosen(&experiment, &levels)?;
-        Ok((Self::of_track(run, &experiment, chosen[0].0, seed)?, experiment.labels()))
+        let fed_avg = chosen.iter().find(|(_, label)| label.algorithm == FED_AVG.kind);
+        let track = match (theta, fed_avg) {
+            (Some(_), Some((track, _))) => *track,
+            (Some(theta), None) if chosen.len() > 1 => {
+                let tracks = chosen.iter().map(|(_, label)| label.to_string()).collect();
+                return Err(PredictError::SeveralTracks { theta, tracks });
+            }
+            _ => chosen[0].0,
+        };
+        Ok((Self::of_track(run, &experiment, track, seed)?, experiment.labels()))
     }
 
     /// Reads the model of a track of a run.
@@ -123,6 +159,9 @@ impl TrainedModel {
         let failed = |error| PredictError::Evaluate(EvaluateError::from(error));
         let seeds = experiment.seeds();
         let wanted = seed.or(seeds.first().copied()).unwrap_or(1);
+        if !seeds.contains(&wanted) {
+            return Err(PredictError::NoSeed { seed: wanted, seeds: seeds.to_vec() });
+        }
         let state = run_folder::read_checkpoint(run, wanted).map_err(failed)?;
         let state = state.ok_or_else(|| EvaluateError::NoCheckpoint { path: run.to_owned() })?;
         let contract = run_folder::read_contract(run).map_err(failed)?;
@@ -131,7 +170,12 @@ impl TrainedModel {
             spec: experiment.model().spec().clone(),
             contract,
             params: state.tracks[track].params.as_slice().to_vec(),
-            name: experiment.labels()[track].to_string(),
+            name: match experiment.tracks()[track].personal {
+                Some(personal) if personal.is_evaluated => {
+                    format!("{}, the shared model", experiment.labels()[track])
+                }
+                _ => experiment.labels()[track].to_string(),
+            },
         })
     }
 }

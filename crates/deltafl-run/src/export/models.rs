@@ -4,12 +4,14 @@
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::{Federation, InputKind};
 use deltafl::kernel::Isa;
 use deltafl::model::{NamedTensor, state_dict};
 use deltafl_data::{run_folder, write_state_dict};
 use zip::write::SimpleFileOptions;
 
+use super::tensorboard::folder_name;
 use super::{ExportError, ExportFormat, onnx};
 use crate::error::write_file;
 use crate::predict::TrainedModel;
@@ -19,7 +21,8 @@ use crate::session::RunError;
 pub(super) fn write(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let experiment = run_folder::read_experiment(run)?;
     let mut written = Vec::new();
-    for track in 0..experiment.labels().len() {
+    let labels = experiment.labels();
+    for (track, label) in labels.iter().enumerate() {
         let model = TrainedModel::of_track(run, &experiment, track, None)?;
         // Frozen word vectors are part of the data, not of the run.
         let needs_vectors =
@@ -29,12 +32,12 @@ pub(super) fn write(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<
             false => model.contract.shape(),
         };
         let (extension, bytes) = encoded(format, &model, &federation)?;
-        let label = &experiment.labels()[track];
-        let name = format!("{}-theta-{}", label.algorithm, label.theta);
-        let mut path = out.join(format!("{name}.{extension}"));
-        if written.contains(&path) {
-            path = out.join(format!("{name}-{track}.{extension}"));
-        }
+        let same = |other: &&TrackLabel| (&other.algorithm, other.theta) == (&label.algorithm, label.theta);
+        let name = match labels.iter().filter(same).count() {
+            1 => format!("{}-theta-{}", label.algorithm, label.theta),
+            _ => folder_name(&label.name),
+        };
+        let path = out.join(format!("{name}.{extension}"));
         write_file(&path, bytes)?;
         written.push(path);
     }

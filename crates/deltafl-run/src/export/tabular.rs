@@ -129,7 +129,7 @@ fn write_each(
 
 /// Returns the values of the tables, and F_θ of the train devices.
 fn evaluation_rows(tracks: &[TrackInfo], evaluated: &StoredEvaluation) -> NamedColumns {
-    let rows: Vec<(&TrackInfo, Split, Figures, Option<f64>)> = tracks
+    let rows: Vec<(&TrackInfo, &SplitEvaluation, Figures, Option<f64>)> = tracks
         .iter()
         .enumerate()
         .flat_map(|(t, track)| {
@@ -137,22 +137,25 @@ fn evaluation_rows(tracks: &[TrackInfo], evaluated: &StoredEvaluation) -> NamedC
             splits.filter_map(move |split| {
                 let theta = Conformity::try_from(track.theta).ok();
                 let objective = theta.and_then(|theta| objective(split, t, theta));
-                Some((track, split.split, Figures::of_track(split, t)?, objective))
+                Some((track, split, Figures::of_track(split, t)?, objective))
             })
         })
         .collect();
     let real = |value: &dyn Fn(&Figures) -> f64| {
         Column::OptionalF64(rows.iter().map(|row| Some(value(&row.2))).collect())
     };
-    let measure = |split: Split| if split == Split::Train { "loss" } else { "error" };
+    let measure = |split: &SplitEvaluation| match split.split {
+        Split::Train => "loss".to_owned(),
+        Split::Test | Split::Validation => split.task.primary().name.to_owned(),
+    };
     vec![
         ("seed", Column::U64(vec![evaluated.seed; rows.len()])),
         ("track", Column::Text(rows.iter().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows.iter().map(|row| row.0.algorithm.clone()).collect())),
         ("theta", Column::OptionalF64(rows.iter().map(|row| Some(row.0.theta)).collect())),
         ("round", Column::U64(vec![evaluated.round; rows.len()])),
-        ("split", Column::Text(rows.iter().map(|row| row.1.name().to_owned()).collect())),
-        ("measure", Column::Text(rows.iter().map(|row| measure(row.1).to_owned()).collect())),
+        ("split", Column::Text(rows.iter().map(|row| row.1.split.name().to_owned()).collect())),
+        ("measure", Column::Text(rows.iter().map(|row| measure(row.1)).collect())),
         ("mean", real(&|figures| figures.mean)),
         ("p20", real(&|figures| figures.percentiles[0])),
         ("p50", real(&|figures| figures.percentiles[1])),

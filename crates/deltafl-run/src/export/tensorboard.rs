@@ -51,13 +51,18 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
 struct TrainingTimes(Vec<f64>);
 
 impl TrainingTimes {
-    /// The line of each track contains the seconds of the round. They count once.
+    /// The line of each track that trained in a round contains the seconds of the round. They count
+    /// once.
     fn new(lines: &[&RoundLine]) -> Self {
         let mut seconds = vec![0.0];
         let mut sum = 0.0;
-        for line in lines.iter().filter(|line| line.record.track == 0) {
+        for line in lines {
+            let round = line.record.round as usize;
+            if round + 1 < seconds.len() {
+                continue;
+            }
+            seconds.resize(round + 1, sum);
             sum += line.seconds;
-            seconds.resize(line.record.round as usize + 1, sum - line.seconds);
             seconds.push(sum);
         }
         Self(seconds)
@@ -140,7 +145,7 @@ fn write_events(folder: &Path, events: &[TensorBoardEvent]) -> Result<PathBuf, E
 }
 
 /// Converts `Δ-FL θ=0.5` to `delta-fl-theta-0.5`, which is valid in shells and all file systems.
-fn folder_name(label: &str) -> String {
+pub(super) fn folder_name(label: &str) -> String {
     let spelled = label.replace('Δ', "delta").replace('θ', "theta").replace('η', "eta").replace('ν', "nu");
     let plain = spelled.replace('λ', "lambda").to_lowercase();
     plain.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' || c == '_' { c } else { '-' }).collect()
@@ -149,6 +154,25 @@ fn folder_name(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_round_counts_once_if_the_tracks_train_in_turn_or_together() {
+        let line = |track: usize, round: u64| {
+            let record = format!(
+                "{{\"seed\":1,\"track\":{track},\"name\":\"t\",\"round\":{round},\"eta\":null,\"eta_age\":null,\
+                 \"loss\":null,\"cohort\":1,\"dropped\":0,\"tail\":1,\"tail_weight\":1.0,\"refused\":0,\"sums\":1,\
+                 \"messages\":0,\"bytes_up\":0,\"bytes_down\":0,\"seconds\":0.5}}"
+            );
+            serde_json::from_str::<RoundLine>(&record).unwrap()
+        };
+        for lines in [[line(0, 0), line(1, 1), line(0, 2)], [line(0, 0), line(1, 0), line(0, 2)]] {
+            let times = TrainingTimes::new(&lines.iter().collect::<Vec<_>>());
+            let rounds = if lines[1].record.round == 1 { [0.5, 1.0, 1.5] } else { [0.5, 0.5, 1.0] };
+            for (done, seconds) in (1..).zip(rounds) {
+                assert!((times.at(done) - seconds).abs() < 1e-12, "{:?}", times.0);
+            }
+        }
+    }
 
     #[test]
     fn folders_are_named_after_tracks() {

@@ -100,3 +100,26 @@ fn later_data_is_matched_by_the_names_of_classes_and_columns() {
         "the constants of the run, or the contract at evaluation"
     );
 }
+
+#[test]
+fn a_model_among_several_of_one_level_is_named_or_refused() {
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --seed 5 --out d");
+    let two = |kind: &str| format!("--set data.source=d --set rounds=1 --set algorithm.0.kind={kind}");
+    workdir.printed(&format!("run x.toml {} --set algorithm.0.q=[1.0,2.0] --out r -q", two("q-ffl")));
+    let said = workdir.refusal("predict r d --out p.csv --theta 1");
+    assert!(said.contains("several models for θ = 1") && said.contains("q-FFL q=1, q-FFL q=2"), "{said}");
+    let said = workdir.refusal("predict r d --out p.csv --seed 9");
+    assert!(said.contains("the run has no seed 9") && said.contains("its seeds are 1, 2"), "{said}");
+    workdir.printed("export r --format safetensors --out e");
+    for file in ["q-ffl-q-1", "q-ffl-q-2", "delta-fl-theta-0.5"] {
+        assert!(workdir.path(&format!("e/{file}.safetensors")).is_file(), "{file}");
+    }
+
+    // Personal models are on their devices only.
+    workdir.printed(&format!("run x.toml {} --out personal -q", two("ditto")));
+    let said = workdir.printed("evaluate personal --data d");
+    assert!(said.contains("Shared models, because personal models stay on their devices: Ditto"), "{said}");
+    let said = workdir.printed("predict personal d --out p.csv");
+    assert!(said.contains("predictions of Ditto λ=0.1 model=personal, the shared model"), "{said}");
+}
