@@ -6,11 +6,12 @@ use deltafl_data::run_folder::{Baseline, Summary};
 
 use crate::text_table::{decimals, number};
 
-/// Returns the error of the best constant prediction of the train devices on the test devices, or
-/// on the train devices if there are no test devices.
+/// Returns the error of the best constant prediction of the train devices on the evaluated test
+/// devices, or on the evaluated train devices if there are no test devices.
 pub fn baseline(federation: &Federation) -> Option<Baseline> {
-    let (train, test) = (federation.split(Split::Train), federation.split(Split::Test));
-    let reported = if test.is_empty() { &train } else { &test };
+    let train = federation.split(Split::Train);
+    let test = federation.evaluated(Split::Test);
+    let reported = if test.is_empty() { federation.evaluated(Split::Train) } else { test };
     let on_devices = |error: &dyn Fn(&Examples<'_>) -> f64| -> Vec<f64> {
         reported.iter().map(|&k: &FederationIndex| error(&federation.examples(k))).collect()
     };
@@ -73,6 +74,8 @@ pub fn worse_tracks(summary: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use deltafl::data::{DeviceExamples, FederationBuilder, InputKind};
 
     use super::*;
@@ -87,9 +90,14 @@ mod tests {
         push("a", Split::Train, &[1, 1, 0]);
         push("b", Split::Test, &[0, 0, 0, 1]);
         push("c", Split::Test, &[1, 1, 1, 1]);
-        let found = baseline(&builder.build()).unwrap();
+        let federation = builder.build();
+        let found = baseline(&federation).unwrap();
         assert_eq!(found.name, "always 1");
         assert!((found.test.mean.mean - 0.375).abs() < 1e-12);
+        let sample = federation.evaluating(NonZeroUsize::new(1));
+        let device = sample.id(sample.evaluated(Split::Test)[0]);
+        let expected = if device == "b" { 0.75 } else { 0.0 };
+        assert!((baseline(&sample).unwrap().test.mean.mean - expected).abs() < 1e-12, "{device}");
         let mut builder = FederationBuilder::of_values("t", InputKind::Dense { dim: 1 });
         builder.push("a", Split::Train, DeviceExamples::Dense(&[0.0, 0.0]), &[1.0f32, 3.0]).unwrap();
         assert!((baseline(&builder.build()).unwrap().test.mean.mean - 1.0).abs() < 1e-12);
