@@ -228,7 +228,10 @@ impl Explain for FolderError {
                 "a run can be made longer, not shorter: ask for more rounds, or train into another --out"
                     .to_owned()
             }
-            RunFolderError::Missing { .. } => "run without --resume to start it".to_owned(),
+            RunFolderError::Missing { .. } => {
+                "`deltafl run` without --resume starts a run; `deltafl runs DIR` lists those below a folder"
+                    .to_owned()
+            }
             RunFolderError::Changed { differences, .. } => {
                 let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "(nothing)".to_owned());
                 let lines: Vec<String> = differences
