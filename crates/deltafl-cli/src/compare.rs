@@ -70,34 +70,38 @@ fn rendered(comparison: &Comparison) -> String {
     if comparison.unpaired > 0 {
         let _ = writeln!(text, "{} devices are in only one of the two and omitted", comparison.unpaired);
     }
+    if comparison.resized > 0 {
+        let _ = writeln!(text, "{} devices have other numbers of examples in the two", comparison.resized);
+    }
     let _ = writeln!(text, "  {:<16} {:>9} {:>9} {:>9}   95 % interval", "", "before", "after", "change");
+    let digits = comparison.decimals();
     let figures = [
-        ("mean", mean),
-        ("90th percentile", p90),
-        ("deviation", std),
-        ("worst tenth", worst_tenth),
-        ("Gini", gini),
+        ("mean", mean, digits),
+        ("90th percentile", p90, digits),
+        ("deviation", std, digits),
+        ("worst tenth", worst_tenth, digits),
+        ("Gini", gini, comparison.gini_decimals()),
     ];
-    for (name, difference) in figures.into_iter().filter(|(_, difference)| !difference.before.is_nan()) {
-        let _ = writeln!(text, "  {name:<16} {}", row(comparison, difference));
+    let is_defined = |(name, figure, _): &(&str, &PairedDifference, usize)| {
+        !(figure.before.is_nan() || *name == "Gini" && figure.after.is_nan())
+    };
+    for (name, difference, digits) in figures.into_iter().filter(is_defined) {
+        let _ = writeln!(text, "  {name:<16} {}", row(comparison, difference, digits));
     }
     text.push('\n');
     text
 }
 
-fn row(comparison: &Comparison, difference: &PairedDifference) -> String {
-    let plain = |x: f64| text_table::number(x * comparison.display_scale(), comparison.decimals());
+fn row(comparison: &Comparison, difference: &PairedDifference, digits: usize) -> String {
+    let plain = |x: f64| text_table::number(x * comparison.display_scale(), digits);
     let signed = |x: f64| {
         let number = plain(x);
         if number.starts_with(['-', 'N', 'i']) { number } else { format!("+{number}") }
     };
     let PairedDifference { before, after, change, interval } = difference;
-    format!(
-        "{:>9} {:>9} {:>9}   [{}, {}]",
-        plain(*before),
-        plain(*after),
-        signed(*change),
-        signed(interval[0]),
-        signed(interval[1])
-    )
+    let interval = match interval {
+        [lower, _] if lower.is_nan() => "–".to_owned(),
+        [lower, upper] => format!("[{}, {}]", signed(*lower), signed(*upper)),
+    };
+    format!("{:>9} {:>9} {:>9}   {interval}", plain(*before), plain(*after), signed(*change))
 }

@@ -16,6 +16,7 @@ use deltafl_data::experiment::Experiment;
 
 use crate::error::{ErrorKind, Excerpt, Explain};
 use crate::session::{RunError, build_model, prepare};
+use crate::text_table;
 
 /// The reason why no experiment can be written.
 #[derive(Debug, thiserror::Error)]
@@ -278,10 +279,12 @@ impl Draft {
             line("intercept = true".to_owned());
         }
         line(format!("\n[local]\nepochs = 1\nbatch = {}", self.batch));
+        // The loss of a regression has the unit of the target and may have any magnitude.
+        let digits = text_table::places(search.iter().filter_map(|(_, loss)| *loss)).max(4);
         let tried: Vec<String> = search
             .iter()
             .map(|(rate, loss)| match loss {
-                Some(loss) => format!("{rate}: {loss:.4}"),
+                Some(loss) => format!("{rate}: {loss:.digits$}"),
                 None => format!("{rate}: diverged"),
             })
             .collect();

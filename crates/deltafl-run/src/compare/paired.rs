@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use deltafl::data::Split;
 use deltafl::metrics::{Dispersion, Figures};
 use deltafl::stream::{Purpose, Stream};
-use deltafl::task::{Direction, Task};
+use deltafl::task::{Direction, Task, Unit};
 use serde::Serialize;
 
 use super::operand::Operand;
@@ -41,6 +41,8 @@ pub struct Comparison {
     pub gini: PairedDifference,
     /// Devices that only one of the two evaluated.
     pub unpaired: usize,
+    /// Devices whose number of examples differs between the two.
+    pub resized: usize,
     /// The devices that both evaluated.
     pub devices: Vec<PairedDevice>,
     #[serde(skip)]
@@ -69,7 +71,7 @@ pub struct PairedDifference {
     pub after: f64,
     /// After minus before.
     pub change: f64,
-    /// The 95 % bootstrap interval.
+    /// The 95 % bootstrap interval; NaN for a single device and for a statistic that is not defined.
     pub interval: [f64; 2],
 }
 
@@ -128,7 +130,12 @@ impl Comparison {
         if self.split == Split::Test { self.task.primary().display_value(1.0) } else { 1.0 }
     }
 
-    /// Returns the number of displayed decimals.
+    /// Returns the number of displayed decimals of the Gini coefficient, which has no unit.
+    pub fn gini_decimals(&self) -> usize {
+        if self.split == Split::Test && self.task.primary().unit == Unit::Share { 2 } else { 3 }
+    }
+
+    /// Returns the number of displayed decimals of the other statistics.
     pub fn decimals(&self) -> usize {
         let figures = [self.mean.before, self.mean.after, self.p90.before, self.p90.after];
         match (self.split, self.task) {
@@ -160,6 +167,7 @@ pub(super) fn compare(
     let unpaired = first.devices.len() + second.devices.len() - 2 * paired.len();
     let (left, right): (Vec<usize>, Vec<usize>) = paired.into_iter().unzip();
     let (first, second) = (first.chosen(&left), second.chosen(&right));
+    let resized = first.devices.iter().zip(&second.devices).filter(|(a, b)| a.1 != b.1).count();
     let [mean, p90, std, worst_tenth, gini] = differences(&first, &second, split, bootstrap);
     let devices = (0..left.len())
         .map(|k| PairedDevice {
@@ -175,7 +183,10 @@ pub(super) fn compare(
         rounds: run.rounds,
     };
     let metric = first.task.primary();
-    if second.task.primary() != metric {
+    // Different losses of a regression are not comparable.
+    let comparable =
+        if split == Split::Test { second.task.primary() == metric } else { second.task == first.task };
+    if !comparable {
         return None;
     }
     let measure =
@@ -190,6 +201,7 @@ pub(super) fn compare(
         worst_tenth,
         gini,
         unpaired,
+        resized,
         devices,
         split,
         task: first.task,
@@ -290,12 +302,16 @@ fn differences(
         before: first[s],
         after: second[s],
         change: second[s] - first[s],
-        interval: interval(&mut changes[s]),
+        interval: if everyone.len() > 1 { interval(&mut changes[s]) } else { [f64::NAN; 2] },
     })
 }
 
-/// Returns the bounds of the central 95 %.
-fn interval(changes: &mut [f64]) -> [f64; 2] {
+/// Returns the bounds of the central 95 % of the resamples in which the statistic is defined.
+fn interval(changes: &mut Vec<f64>) -> [f64; 2] {
+    changes.retain(|change| !change.is_nan());
+    if changes.is_empty() {
+        return [f64::NAN; 2];
+    }
     changes.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| changes[((changes.len() - 1) as f64 * share).round() as usize];
     [at(0.025), at(0.975)]
@@ -322,6 +338,19 @@ mod tests {
                 assert!((change + 0.125).abs() < 1e-9, "{difference:?}");
             }
         }
+    }
+
+    #[test]
+    fn resamples_without_a_gini_coefficient_do_not_move_its_interval() {
+        // In three of ten resamples all values before are zero.
+        let (before, after) = (values(vec![0.0, 0.0, 0.5]), values(vec![0.25, 0.25, 0.5]));
+        let bootstrap = Bootstrap { resamples: 500, seed: 1 };
+        let [.., gini] = differences(&before, &after, Split::Test, bootstrap);
+        let [lower, upper] = gini.interval;
+        assert!((gini.change - lower).abs() < 1e-9 && upper.abs() < 1e-9, "{gini:?}");
+        let one = |value: f64| values(vec![value]);
+        let [mean, ..] = differences(&one(1.0), &one(0.0), Split::Test, bootstrap);
+        assert!(mean.interval.iter().all(|end| end.is_nan()), "one device has no interval: {mean:?}");
     }
 
     #[test]

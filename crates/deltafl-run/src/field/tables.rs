@@ -121,11 +121,14 @@ fn rows(results: &FieldResults) -> Vec<Vec<String>> {
             .to_vec();
     heading.extend(LEVELS.map(|theta| format!("F_{theta}")));
     heading.extend(["rounds", "sums", "MB", "secure"].map(str::to_owned));
-    let body = results.methods.iter().map(|method| row(results, method));
+    let objectives = results.methods.iter().flat_map(|method| method.objectives).flatten();
+    let digits = text_table::places(objectives).max(3);
+    let body = results.methods.iter().map(|method| row(results, method, digits));
     [heading].into_iter().chain(body).collect()
 }
 
-fn row(results: &FieldResults, method: &MethodResult) -> Vec<String> {
+/// Returns the row of a method, with this many decimals of F_θ.
+fn row(results: &FieldResults, method: &MethodResult, digits: usize) -> Vec<String> {
     let shown = |value: f64| text_table::number(results.scale * value, results.decimals);
     let between = |estimate: Estimate| estimate.interval.map(shown).join("–");
     let mark = if method.on_front { "* " } else { "" };
@@ -150,7 +153,7 @@ fn row(results: &FieldResults, method: &MethodResult) -> Vec<String> {
         format!("{:.3}", method.gini),
     ];
     let dash = || "–".to_owned();
-    row.extend(method.objectives.map(|value| value.map_or_else(dash, |value| format!("{value:.3}"))));
+    row.extend(method.objectives.map(|value| value.map_or_else(dash, |value| format!("{value:.digits$}"))));
     row.extend(match method.to_target {
         Some(cost) => {
             [format!("{:.0}", cost.rounds), format!("{:.0}", cost.sums), format!("{:.1}", cost.bytes / 1e6)]

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::measure::ReportMeasure;
 use super::results::{ResultsError, RunResults};
-use super::tables::{Compared, Row, Table};
+use super::tables::{Compared, Row, Table, is_gini};
 use crate::text_table::places;
 
 /// The file in the run folder.
@@ -78,6 +78,7 @@ impl SavedMetrics {
                 let cells = model.values.iter().map(cell).collect();
                 Row { label: model.name.clone(), cells, between: Vec::new() }
             };
+            let decimals = places(metric.models.iter().filter_map(|model| *model.values.first()?));
             Table {
                 caption: format!(
                     "{} ({name}{}, {}): mean, percentiles and dispersion over {devices} devices, seed {}, \
@@ -87,7 +88,11 @@ impl SavedMetrics {
                 measure,
                 columns: self.statistics.iter().map(|statistic| heading(statistic)).collect(),
                 rows: metric.models.iter().map(row).collect(),
-                decimals: places(metric.models.iter().filter_map(|model| *model.values.first()?)),
+                decimals: self
+                    .statistics
+                    .iter()
+                    .map(|name| if is_gini(name) { 3 } else { decimals })
+                    .collect(),
                 compared: Compared::Columns(0),
             }
         })

@@ -15,6 +15,7 @@ mod dispersion;
 mod text;
 
 pub(super) use csv_file::csv;
+pub(super) use dispersion::is_gini;
 pub(super) use text::{idle_rounds, latex, markdown};
 
 /// Mean and percentiles: the columns in which tracks are compared.
@@ -26,8 +27,8 @@ pub(super) struct Table {
     pub(super) measure: ReportMeasure,
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Row>,
-    /// The number of decimals of every cell.
-    pub(super) decimals: usize,
+    /// The number of decimals of each column.
+    pub(super) decimals: Vec<usize>,
     /// The cells that are compared with each other.
     pub(super) compared: Compared,
 }
@@ -85,7 +86,7 @@ impl Table {
 
     /// Formats the mean, and the deviation if there are several seeds.
     pub(super) fn cell(&self, row: usize, column: usize) -> (String, Option<String>) {
-        let shown = |x: f64| number(x * self.measure.display_scale(), self.decimals);
+        let shown = |x: f64| number(x * self.measure.display_scale(), self.decimals[column]);
         let OverSeeds { mean, std } = self.rows[row].cells[column];
         match self.rows[row].between.get(column) {
             None => (shown(mean), std.map(shown)),
@@ -178,9 +179,9 @@ fn table(group: &[&RunResults], measure: ReportMeasure) -> Option<Table> {
     (!rows.is_empty()).then_some(Table {
         caption,
         measure,
+        decimals: vec![decimals; columns.len()],
         columns,
         rows,
-        decimals,
         compared: Compared::Columns(COMPARED),
     })
 }
@@ -204,7 +205,7 @@ fn by_class(run: &RunResults, several: bool) -> Option<Table> {
         measure: run.primary().measure,
         columns: run.tracks.iter().map(|track| track.label.clone()).collect(),
         rows: classes.classes.iter().map(row).collect(),
-        decimals: 2,
+        decimals: vec![2; run.tracks.len()],
         compared: Compared::Rows,
     })
 }
@@ -229,7 +230,7 @@ fn by_group(run: &RunResults, several: bool) -> Option<Table> {
         measure: primary.measure,
         columns: run.tracks.iter().map(|track| track.label.clone()).collect(),
         rows: groups.groups.iter().map(row).collect(),
-        decimals: primary.decimals(),
+        decimals: vec![primary.decimals(); run.tracks.len()],
         compared: Compared::Rows,
     })
 }
@@ -276,7 +277,7 @@ mod tests {
             measure,
             columns,
             rows,
-            decimals: 2,
+            decimals: vec![2; COMPARED + 1],
             compared: Compared::Columns(COMPARED),
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds};
-use deltafl::task::{Metric, Task};
+use deltafl::task::Task;
 use deltafl_data::run_folder::{Summary, TrackSummary};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -187,8 +187,7 @@ pub fn table(sweep: &Sweep, results: &[PointResults]) -> String {
         if point.tracks.is_empty() {
             rows.push(row("", [(); 3].map(|()| "–".to_owned())));
         }
-        let metric = point.task.primary();
-        let cells = |track: &TrackSummary| cells(metric, track, averaged);
+        let cells = |track: &TrackSummary| cells(point.task, track, averaged);
         rows.extend(point.tracks.iter().map(|track| row(&track.track, cells(&track.summary))));
     }
     text_table::aligned(&rows)
@@ -201,10 +200,16 @@ fn task_of(results: &[PointResults]) -> Task {
 
 /// Formats the mean train loss, and mean and 90th percentile of the test metric. Includes
 /// deviations if seeds are averaged.
-fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
-    let loss = track.train_loss.map(|loss| match loss.mean.std.filter(|_| averaged) {
-        None => format!("{:.4}", loss.mean.mean),
-        Some(std) => format!("{:.4} ± {std:.4}", loss.mean.mean),
+fn cells(task: Task, track: &TrackSummary, averaged: bool) -> [String; 3] {
+    let metric = task.primary();
+    let loss = track.train_loss.map(|FiguresOverSeeds { mean: OverSeeds { mean, std }, .. }| {
+        let digits = if matches!(task, Task::Regression(_)) { text_table::places([mean]) } else { 4 };
+        match std.filter(|_| averaged) {
+            None => text_table::number(mean, digits),
+            Some(std) => {
+                format!("{} ± {}", text_table::number(mean, digits), text_table::number(std, digits))
+            }
+        }
     });
     let test = |figure: fn(&FiguresOverSeeds) -> OverSeeds| {
         let test = track.test.as_ref()?;

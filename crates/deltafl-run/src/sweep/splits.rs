@@ -23,25 +23,32 @@ use crate::text_table;
 
 /// The figures of a track after the last round, in the order of the tables.
 const FIGURES: [FigureInfo; 11] = [
-    FigureInfo { key: "p90", title: "90th percentile", of_metric: true },
-    FigureInfo { key: "mean", title: "mean", of_metric: true },
-    FigureInfo { key: "std", title: "deviation over devices", of_metric: true },
-    FigureInfo { key: "worst_tenth", title: "worst tenth", of_metric: true },
-    FigureInfo { key: "gini", title: "Gini", of_metric: false },
-    FigureInfo { key: "small_std", title: "deviation, small devices", of_metric: true },
-    FigureInfo { key: "small_worst_tenth", title: "worst tenth, small devices", of_metric: true },
-    FigureInfo { key: "small_gini", title: "Gini, small devices", of_metric: false },
-    FigureInfo { key: "train_loss_mean", title: "train loss, mean", of_metric: false },
-    FigureInfo { key: "train_loss_p90", title: "train loss, 90th percentile", of_metric: false },
-    FigureInfo { key: "train_loss_std", title: "train loss, deviation", of_metric: false },
+    FigureInfo { key: "p90", title: "90th percentile", unit: FigureUnit::Metric },
+    FigureInfo { key: "mean", title: "mean", unit: FigureUnit::Metric },
+    FigureInfo { key: "std", title: "deviation over devices", unit: FigureUnit::Metric },
+    FigureInfo { key: "worst_tenth", title: "worst tenth", unit: FigureUnit::Metric },
+    FigureInfo { key: "gini", title: "Gini", unit: FigureUnit::Number },
+    FigureInfo { key: "small_std", title: "deviation, small devices", unit: FigureUnit::Metric },
+    FigureInfo { key: "small_worst_tenth", title: "worst tenth, small devices", unit: FigureUnit::Metric },
+    FigureInfo { key: "small_gini", title: "Gini, small devices", unit: FigureUnit::Number },
+    FigureInfo { key: "train_loss_mean", title: "train loss, mean", unit: FigureUnit::Loss },
+    FigureInfo { key: "train_loss_p90", title: "train loss, 90th percentile", unit: FigureUnit::Loss },
+    FigureInfo { key: "train_loss_std", title: "train loss, deviation", unit: FigureUnit::Loss },
 ];
 
 /// A figure of the tables.
 struct FigureInfo {
     key: &'static str,
     title: &'static str,
-    /// Whether its unit is that of the metric. Otherwise it is a plain number.
-    of_metric: bool,
+    unit: FigureUnit,
+}
+
+/// The unit of a figure.
+#[derive(Clone, Copy)]
+enum FigureUnit {
+    Metric,
+    Loss,
+    Number,
 }
 
 /// The results of all points that differ only in their split and seed.
@@ -288,11 +295,25 @@ impl SplitResults {
 
     /// Formats a difference, its interval and its sign over splits.
     fn sentence(&self, difference: &DifferenceOverSplits) -> String {
-        let shown = |value: f64| format!("{:+.2}", self.task.primary().display_value(value));
+        let (scale, digits) = self.display(FigureUnit::Metric);
+        let shown = |value: f64| format!("{:+.digits$}", scale * value);
         let interval = difference
             .interval
             .map_or_else(String::new, |[lower, upper]| format!(" [{}, {}]", shown(lower), shown(upper)));
         format!("{}{interval}, {}", shown(difference.over.mean), verdict(difference))
+    }
+
+    /// Returns the factor and the number of decimals with which figures of a unit are displayed.
+    fn display(&self, unit: FigureUnit) -> (f64, usize) {
+        let metric = self.task.primary();
+        let of = |key| self.tracks.iter().filter_map(move |track| Some(track.figures.get(key)?.mean));
+        match (unit, self.task) {
+            (FigureUnit::Metric, _) => {
+                (metric.display_value(1.0), text_table::decimals(metric, of("mean").chain(of("p90"))))
+            }
+            (FigureUnit::Loss, Task::Regression(_)) => (1.0, text_table::places(of("train_loss_mean"))),
+            (FigureUnit::Loss | FigureUnit::Number, _) => (1.0, 3),
+        }
     }
 
     /// Returns a header and a row per track and figure.
@@ -300,10 +321,9 @@ impl SplitResults {
         let header = ["track", "figure", "mean", "± over splits", "± within", "difference", "sign"];
         let mut rows = vec![header.map(str::to_owned)];
         for track in &self.tracks {
-            for FigureInfo { key, title, of_metric } in &FIGURES {
+            for FigureInfo { key, title, unit } in &FIGURES {
                 let Some(over) = track.figures.get(key) else { continue };
-                let scale = if *of_metric { self.task.primary().display_value(1.0) } else { 1.0 };
-                let digits = if *of_metric { 2 } else { 3 };
+                let (scale, digits) = self.display(*unit);
                 let shown = |value: f64| text_table::number(scale * value, digits);
                 let or_dash = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), shown);
                 let signed = |value: f64| format!("{:+.digits$}", scale * value);

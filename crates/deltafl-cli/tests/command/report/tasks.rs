@@ -107,6 +107,59 @@ fn comparisons_and_searches_use_the_metric_of_the_task() {
     workdir.printed("run x.toml --quiet --out r");
     let told = workdir.printed("compare r --resamples 50");
     assert!(told.contains("test RMSE of") && told.contains("train loss of"), "{told}");
+    // Different losses are not comparable, and other examples are reported.
+    workdir.printed("run x.toml --quiet --set model.huber=1000 --out huber");
+    let told = workdir.printed("compare r huber --resamples 50");
+    assert!(told.contains("test RMSE of") && !told.contains("train loss of"), "{told}");
+    for train in ["0.5", "0.7"] {
+        let split = format!("--set data.split={{within={{train={train}}}}}");
+        workdir.printed(&format!("run x.toml --quiet {split} --out {train}"));
+    }
+    let told = workdir.printed("compare 0.5 0.7 --resamples 50");
+    assert!(told.contains("24 devices have other numbers of examples in the two"), "{told}");
+}
+
+#[test]
+fn a_gini_coefficient_has_its_own_digits_beside_large_and_small_targets() {
+    let workdir = houses();
+    workdir.printed("run x.toml --quiet --out r");
+    workdir.printed("report r --no-figures");
+    let is_gini =
+        |cell: &str| cell.len() == 5 && cell.parse().is_ok_and(|gini: f64| 0.0 < gini && gini < 1.0);
+    let tables = fs::read_to_string(workdir.path("r/tables.md")).unwrap();
+    let dispersion = tables.split("Dispersion of the test RMSE").nth(1).unwrap();
+    let row = dispersion.lines().find(|line| line.starts_with("| FedAvg |")).unwrap();
+    assert!(is_gini(row.split('|').nth(4).unwrap().trim().trim_matches('*')), "{row}");
+    let told = workdir.printed("compare r --resamples 50");
+    let gini = told.lines().find(|line| line.starts_with("  Gini")).unwrap();
+    assert!(gini.split_whitespace().skip(1).take(2).all(is_gini), "{told}");
+
+    let small = fs::read_to_string(workdir.path("houses.csv")).unwrap().replace("900000000", "90000");
+    let scaled = |line: &str| match line.rsplit_once(',').map(|(row, price)| (row, price.parse::<f64>())) {
+        Some((row, Ok(price))) => format!("{row},{:e}\n", 1e-8 * price),
+        _ => format!("{line}\n"),
+    };
+    fs::write(workdir.path("small.csv"), small.lines().map(scaled).collect::<String>()).unwrap();
+    workdir.printed("data import csv small.csv --device town --label price --regression --out small");
+    let splits = "--set data.source=small --set rounds=2 --sweep data.split.seed=1,2";
+    let told = workdir.printed(&format!("sweep run x.toml {splits} --out s -q"));
+    let figures = told.lines().filter(|line| line.contains("FedAvg") && !line.contains("Gini"));
+    let zeros = |cell: &&str| cell.starts_with("0.0") && cell.chars().all(|c| c == '0' || c == '.');
+    for line in figures {
+        assert_eq!(line.split_whitespace().find(zeros), None, "{told}");
+    }
+}
+
+#[test]
+fn the_exported_table_of_evaluations_names_the_metric_of_the_task() {
+    let workdir = houses();
+    workdir.printed("run x.toml --quiet --out r");
+    workdir.printed("export r --format csv --out e");
+    let rows = fs::read_to_string(workdir.path("e/evaluations.csv")).unwrap();
+    assert!(
+        rows.contains(",test,rmse,") && rows.contains(",train,loss,") && !rows.contains("error"),
+        "{rows}"
+    );
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn marks(
 ) -> [Layer; 2] {
     let measure = measured.measure;
     let shown = measure.display_scale();
-    let decimals = if measure.percent() { 1 } else { measured.decimals().min(4) };
+    let decimals = if measure.percent() { 1 } else { measured.decimals() };
     let (from, to) = (bins.from, bins.edge(bins.count));
     let mark = |value: f64, what: &str, dash, natural: bool| {
         let at = bins.within(value);

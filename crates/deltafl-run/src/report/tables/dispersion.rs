@@ -18,6 +18,11 @@ const DISPERSION: [(&str, &str); 6] = [
     ("Gini, small", "small_gini"),
 ];
 
+/// Whether a statistic is a Gini coefficient, which has no unit.
+pub(in crate::report) fn is_gini(statistic: &str) -> bool {
+    statistic.ends_with("gini")
+}
+
 /// Returns the statistics of [`DISPERSION`]. Those that are not defined are `None`.
 fn cells(dispersion: &DispersionBySize) -> [Option<OverSeeds>; DISPERSION.len()] {
     let DispersionBySize { all, small } = dispersion;
@@ -55,6 +60,9 @@ pub(super) fn table(group: &[&RunResults], measure: ReportMeasure) -> Option<Tab
     let columns: Vec<usize> = (0..DISPERSION.len()).filter(shown).collect();
     let (dataset, model) = (&group[0].dataset, &group[0].model);
     let first = rows.first()?.1[1]?.mean;
+    let decimals = |&column: &usize| {
+        if is_gini(DISPERSION[column].1) && !measure.percent() { 3 } else { measure.decimals([first]) }
+    };
     // A smaller deviation is better for every metric.
     let compared = if measure.lower_is_better() { columns.len() } else { 0 };
     Some(Table {
@@ -64,7 +72,7 @@ pub(super) fn table(group: &[&RunResults], measure: ReportMeasure) -> Option<Tab
         ),
         measure,
         columns: columns.iter().map(|&column| DISPERSION[column].0.to_owned()).collect(),
-        decimals: measure.decimals([first]),
+        decimals: columns.iter().map(decimals).collect(),
         rows: rows
             .into_iter()
             .map(|(label, cells)| Row {
