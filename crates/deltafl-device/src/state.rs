@@ -245,9 +245,9 @@ impl DeviceState {
         self.answers.check(authority, budget, today())
     }
 
-    /// Counts an answer. It is on disk when this returns.
-    pub(crate) fn count_answer(&mut self, authority: [u8; 32]) -> Result<(), StateError> {
-        self.answers.add(authority, today())
+    /// Counts the answer that was claimed last. It is on disk when this returns.
+    pub(crate) fn count_answer(&mut self, key: &LedgerKey) -> Result<(), StateError> {
+        self.answers.add(key.authority, today(), self.ledger.counted(key))
     }
 
     /// Returns the answers of the device whose state is in this folder, by the key of the

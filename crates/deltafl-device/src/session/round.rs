@@ -8,7 +8,7 @@ use chacha20::ChaCha20Rng;
 use deltafl::device::{UpdateRandomness, stream_key};
 use deltafl::params::{Params, ParamsId};
 use deltafl::privacy::Rho;
-use deltafl::question::{Ask, Query, Question};
+use deltafl::question::{Ask, Query, Question, RoundKey};
 use deltafl::stream::Stream;
 use deltafl::terms::TrackSchedule;
 use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound, SeenRound};
@@ -150,7 +150,7 @@ impl Session<'_> {
             Ok(answering) => answering,
             Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
         };
-        self.device.state.count_answer(authority)?;
+        self.device.state.count_answer(&self.ledger_key(&question.key))?;
         self.device.state.spend_privacy(authority, cost)?;
         let randomness = match self.device.consent.reproducible {
             true => UpdateRandomness::Reproducible,
@@ -250,12 +250,7 @@ impl Session<'_> {
         if !self.device.defences.has(Defence::OncePerRound) {
             return Ok(Ok(Answering { track: None, silent }));
         }
-        let key = LedgerKey {
-            authority: self.device.credentials.authority,
-            run: question.key.run,
-            round: question.key.round,
-            rounds_between: consent.rounds_between,
-        };
+        let key = self.ledger_key(&question.key);
         let known = self.device.state.track(&key);
         let divided = match terms.divided_among() > 1 && self.device.defences.has(Defence::SecretTrack) {
             true => {
@@ -297,6 +292,16 @@ impl Session<'_> {
             self.memory.divided = divided;
         }
         Ok(Ok(Answering { track: Some(track), silent }))
+    }
+
+    /// The key of a round in the ledger.
+    fn ledger_key(&self, key: &RoundKey) -> LedgerKey {
+        LedgerKey {
+            authority: self.device.credentials.authority,
+            run: key.run,
+            round: key.round,
+            rounds_between: self.device.consent.rounds_between,
+        }
     }
 
     /// Awaits a computation. Returns `None` if the server ends the round first. The computation is

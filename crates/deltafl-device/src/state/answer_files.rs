@@ -3,7 +3,7 @@
 //! A device that lost its ledger would answer rounds a second time. One that lost its counts would
 //! exceed the limits of its owner. A new folder receives all files when it is opened, the ledger last.
 //! A folder with a ledger is therefore refused if it lacks one of the other files, and a folder with
-//! counts is refused if it lacks the ledger.
+//! counts is refused if it lacks the ledger, or the newest counted answer in it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -46,7 +46,12 @@ impl AnswerFiles {
         } else {
             return Err(StateError::Missing { path: ledger_path });
         }
-        Ok(Self { ledger: Ledger::open(&ledger_path)?, answers, spent, rounds })
+        let ledger = Ledger::open(&ledger_path)?;
+        // The ledger is written before an answer is counted.
+        if answers.entries().iter().any(|(authority, count)| !ledger.contains(authority, count.newest)) {
+            return Err(StateError::Damaged { path: ledger_path });
+        }
+        Ok(Self { ledger, answers, spent, rounds })
     }
 }
 
@@ -79,7 +84,7 @@ mod tests {
         let served = ServedTrack { divided_among: 1, track: 0, params: Some(blake3::hash(b"w")) };
         state.join(AUTHORITY, SeenRound { round, roster: 1 }).unwrap();
         state.claim(&key, served, &[Claim::Update]).unwrap().unwrap();
-        state.count_answer(AUTHORITY).unwrap();
+        state.count_answer(&key).unwrap();
         state.spend_privacy(AUTHORITY, Rho::from_noise_multiplier(1.0)).unwrap();
     }
 
@@ -106,6 +111,33 @@ mod tests {
             fs::write(&path, kept).unwrap();
             drop(DeviceState::open(folder.path()).unwrap());
         }
+    }
+
+    #[test]
+    fn a_ledger_that_lost_its_newest_answer_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        let before = fs::metadata(&path).unwrap().len();
+        (0..3).for_each(|round| answer(&mut state, round));
+        drop(state);
+        let kept = fs::read(&path).unwrap();
+        for len in before as usize..kept.len() {
+            fs::write(&path, &kept[..len]).unwrap();
+            let opened = DeviceState::open(folder.path());
+            assert!(matches!(opened, Err(StateError::Damaged { path: damaged }) if damaged == path), "{len}");
+        }
+        let mut flipped = kept.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
+        // A crash between the note and the count.
+        fs::write(&path, &kept).unwrap();
+        let mut ledger = Ledger::open(&path).unwrap();
+        let key = LedgerKey { authority: AUTHORITY, run: 0, round: 3, rounds_between: 0 };
+        let served = ServedTrack { divided_among: 1, track: 0, params: Some(blake3::hash(b"w")) };
+        ledger.claim(&key, served, &[Claim::Update]).unwrap().unwrap();
+        drop(DeviceState::open(folder.path()).unwrap());
     }
 
     #[test]

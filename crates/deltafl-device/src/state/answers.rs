@@ -3,6 +3,9 @@
 //! The numbers of an authority are its answers in total, a day, and the answers on that day. An
 //! answer is a contribution to one sum. The device counts it on disk before it computes it. Days
 //! are counted from 1970 in UTC. A clock that goes back does not renew the budget of a day.
+//!
+//! The numbers also name the newest answer in the ledger, so that a ledger whose end was lost is
+//! recognised.
 
 use super::StateError;
 use super::by_authority::{AuthorityKey, ByAuthority, Entry};
@@ -36,22 +39,33 @@ pub struct AnswerCount {
     pub day: u64,
     /// The answers on that day.
     pub on_day: u64,
+    /// The newest answer in the ledger.
+    pub(super) newest: CountedRound,
 }
 
-impl Entry<3> for AnswerCount {
-    const MAGIC: [u8; 8] = *b"dfl-ans1";
+/// A round and the number of its answers in the ledger. The default is contained in every ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CountedRound {
+    pub(super) run: u64,
+    pub(super) round: u64,
+    pub(super) answers: u64,
+}
 
-    fn to_numbers(self) -> [u64; 3] {
-        [self.total, self.day, self.on_day]
+impl Entry<6> for AnswerCount {
+    const MAGIC: [u8; 8] = *b"dfl-ans2";
+
+    fn to_numbers(self) -> [u64; 6] {
+        let CountedRound { run, round, answers } = self.newest;
+        [self.total, self.day, self.on_day, run, round, answers]
     }
 
-    fn from_numbers([total, day, on_day]: [u64; 3]) -> Self {
-        Self { total, day, on_day }
+    fn from_numbers([total, day, on_day, run, round, answers]: [u64; 6]) -> Self {
+        Self { total, day, on_day, newest: CountedRound { run, round, answers } }
     }
 }
 
 /// The answers of a device, by authority.
-pub(super) type AnswerCounts = ByAuthority<AnswerCount, 3>;
+pub(super) type AnswerCounts = ByAuthority<AnswerCount, 6>;
 
 impl AnswerCounts {
     /// Checks that the budget allows one more answer on this day.
@@ -71,11 +85,16 @@ impl AnswerCounts {
         Ok(())
     }
 
-    /// Counts an answer. It is on disk when this returns.
-    pub(super) fn add(&mut self, authority: AuthorityKey, day: u64) -> Result<(), StateError> {
+    /// Counts an answer, the newest in the ledger. It is on disk when this returns.
+    pub(super) fn add(
+        &mut self,
+        authority: AuthorityKey,
+        day: u64,
+        newest: CountedRound,
+    ) -> Result<(), StateError> {
         let count = self.get(&authority);
         let (day, on_day) = if day > count.day { (day, 1) } else { (count.day, count.on_day + 1) };
-        self.set(authority, AnswerCount { total: count.total + 1, day, on_day })
+        self.set(authority, AnswerCount { total: count.total + 1, day, on_day, newest })
     }
 }
 
@@ -95,7 +114,7 @@ mod tests {
             let mut answers = AnswerCounts::open(&path).unwrap();
             let allowed = answers.check(&AUTHORITY, BUDGET, day);
             if allowed.is_ok() {
-                answers.add(AUTHORITY, day).unwrap();
+                answers.add(AUTHORITY, day, CountedRound::default()).unwrap();
             }
             given.push(allowed);
         }

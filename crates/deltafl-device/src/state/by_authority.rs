@@ -53,6 +53,11 @@ impl<E: Entry<N>, const N: usize> ByAuthority<E, N> {
     }
 
     /// Returns all entries.
+    pub(super) fn entries(&self) -> &BTreeMap<AuthorityKey, E> {
+        &self.entries
+    }
+
+    /// Returns all entries.
     pub(super) fn into_entries(self) -> BTreeMap<AuthorityKey, E> {
         self.entries
     }

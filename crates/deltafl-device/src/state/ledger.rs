@@ -54,9 +54,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
-use self::book::Book;
+use self::book::{Book, RoundAnswers};
 use self::note::{HEADER, NOTE, Name, Note, cut};
 use super::StateError;
+use super::answers::CountedRound;
 
 /// The maximum number of sums in one search for a quantile. No search over finite losses needs
 /// more.
@@ -184,6 +185,24 @@ impl Ledger {
     pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
         let book = self.books.get(&cut(&blake3::hash(&key.authority)))?;
         book.rounds.get(&key.round).filter(|_| book.run == key.run).map(|answers| answers.track)
+    }
+
+    /// Returns a round and the number of its answers.
+    pub(super) fn counted(&self, key: &LedgerKey) -> CountedRound {
+        let book = self.books.get(&cut(&blake3::hash(&key.authority)));
+        let answers = book.and_then(|book| book.rounds.get(&key.round));
+        CountedRound { run: key.run, round: key.round, answers: answers.map_or(0, RoundAnswers::count) }
+    }
+
+    /// Returns `true` if the ledger contains all of these answers, or has closed their round.
+    pub(super) fn contains(&self, authority: &[u8; 32], counted: CountedRound) -> bool {
+        let CountedRound { run, round, answers } = counted;
+        let book = self.books.get(&cut(&blake3::hash(authority)));
+        let known = book.filter(|book| book.run >= run).map_or(0, |book| match book.rounds.get(&round) {
+            _ if book.run > run || round < book.open => answers,
+            known => known.map_or(0, RoundAnswers::count),
+        });
+        known >= answers
     }
 
     /// Records all claims, or none if any is refused. An empty list of claims records the track.

@@ -79,6 +79,11 @@ impl Book {
 }
 
 impl RoundAnswers {
+    /// Returns the number of answers.
+    pub(super) fn count(&self) -> u64 {
+        u64::from(self.search_steps) + u64::from(self.updated) + u64::from(self.evaluated)
+    }
+
     /// Returns the answers after these claims.
     pub(super) fn with(
         mut self,
