@@ -89,12 +89,14 @@ impl LoggedRoster {
         })
     }
 
-    /// Appends the roster to a log, unless the log ends with it. It is on disk when this returns.
+    /// Appends the roster to a log, unless the log ends with it. It is on disk when this returns. A
+    /// last line that a crash or a full disk truncated is replaced.
     ///
     /// # Errors
     /// Fails if the file cannot be written, is no log, or ends with a later roster.
     pub fn append(&self, path: &Path) -> Result<(), RosterLogError> {
-        let known = if path.exists() { Self::read(path)? } else { Vec::new() };
+        let text = if path.exists() { read_whole_lines(path)? } else { Vec::new() };
+        let known = Self::parse_lines(path, &text)?;
         if known.last() == Some(self) {
             return Ok(());
         }
@@ -109,10 +111,11 @@ impl LoggedRoster {
             authority: hex(&self.authority),
             signature: hex(&self.signature),
         };
-        let mut text = serde_json::to_string(&line).expect("text and numbers serialise to JSON");
-        text.push('\n');
+        let mut added = serde_json::to_string(&line).expect("text and numbers serialise to JSON");
+        added.push('\n');
         let written = OpenOptions::new().create(true).append(true).open(path).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)?;
+            file.write_all(added.as_bytes())?;
             file.sync_data()
         });
         written.map_err(|source| RosterLogError::Io { path: path.to_owned(), source })
@@ -124,10 +127,12 @@ impl LoggedRoster {
     /// # Errors
     /// Fails if the file cannot be read or is no log.
     pub fn read(path: &Path) -> Result<Vec<Self>, RosterLogError> {
-        let text = fs::read(path).map_err(|source| RosterLogError::Io { path: path.to_owned(), source })?;
-        let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        Self::parse_lines(path, &read_whole_lines(path)?)
+    }
+
+    fn parse_lines(path: &Path, text: &[u8]) -> Result<Vec<Self>, RosterLogError> {
         let mut rosters: Vec<Self> = Vec::new();
-        let lines = text[..whole].split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         for (line, text) in (1..).zip(lines) {
             let roster = Self::parse(text).ok_or(RosterLogError::Line { path: path.to_owned(), line })?;
             if rosters.last().is_some_and(|last| !roster.follows(last)) {
@@ -162,6 +167,13 @@ impl LoggedRoster {
         });
         self.authority == last.authority && self.version > last.version && after_last
     }
+}
+
+/// Returns the complete lines of a file.
+fn read_whole_lines(path: &Path) -> Result<Vec<u8>, RosterLogError> {
+    let mut text = fs::read(path).map_err(|source| RosterLogError::Io { path: path.to_owned(), source })?;
+    text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
+    Ok(text)
 }
 
 /// Returns the versions in `accepted` that the log of the authority excludes: between two rosters
@@ -206,13 +218,16 @@ mod tests {
         for roster in [&first, &first, &second, &fifth, &fifth] {
             roster.append(&path).unwrap();
         }
-        assert_eq!(LoggedRoster::read(&path).unwrap(), [first.clone(), second, fifth]);
+        assert_eq!(LoggedRoster::read(&path).unwrap(), [first.clone(), second.clone(), fifth]);
         let fork = logged(6, 3, Some(&first));
         assert!(matches!(fork.append(&path), Err(RosterLogError::Forked { line: 4, .. })));
         assert!(matches!(first.append(&path), Err(RosterLogError::Forked { .. })), "an earlier one");
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"version\":7").unwrap();
         assert_eq!(LoggedRoster::read(&path).unwrap().len(), 3, "a line cut short");
+        let sixth = logged(6, 1, Some(&logged(5, 3, Some(&logged(4, 1, Some(&second))))));
+        sixth.append(&path).unwrap();
+        assert_eq!(LoggedRoster::read(&path).unwrap().last(), Some(&sixth), "it replaces that line");
     }
 
     #[test]
