@@ -167,7 +167,13 @@ impl DeviceState {
             Err(TryLockError::WouldBlock) => return Err(StateError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => return Err(io_error(&lock_path)(source)),
         }
-        let roster = read_roster(&path.join("roster.json"))?;
+        let roster_path = path.join("roster.json");
+        let roster = read_roster(&roster_path)?;
+        let log = path.join(ROSTER_LOG);
+        // The roster is written before the log.
+        if log.exists() && !LoggedRoster::read(&log)?.is_empty() && roster.is_none() {
+            return Err(StateError::Missing { path: roster_path });
+        }
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
         let AnswerFiles { ledger, answers, spent, rounds } = AnswerFiles::open(path)?;
@@ -383,6 +389,8 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> StateError + use<> {
 
 #[cfg(test)]
 mod tests {
+    use deltafl_wire::loopback;
+
     use super::*;
 
     const LATER: u64 = u64::MAX;
@@ -406,6 +414,27 @@ mod tests {
             taken(&mut state, 5, b"another five").unwrap_err().contains("two different rosters of version 5")
         );
         taken(&mut state, 9, b"nine").unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_forgot_its_newest_roster_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let edition = RosterVersion { version: 4, expires: LATER };
+        let signed = loopback::roster(edition, ["anna"].into_iter(), |_| false).unwrap();
+        let roster = LoggedRoster::new(&signed, loopback::credentials("anna").authority).unwrap();
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        state.take_roster(edition, &roster.hash, None).map_err(|_| "refused").unwrap();
+        state.log_roster(&roster).unwrap();
+        drop(state);
+        let [newest, log] = ["roster.json", ROSTER_LOG].map(|name| folder.path().join(name));
+        let kept = fs::read(&newest).unwrap();
+        fs::remove_file(&newest).unwrap();
+        let opened = DeviceState::open(folder.path());
+        assert!(matches!(opened, Err(StateError::Missing { path }) if path == newest));
+        fs::write(&newest, kept).unwrap();
+        drop(DeviceState::open(folder.path()).unwrap());
+        fs::write(log, "no roster\n").unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::RosterLog(_))));
     }
 
     #[test]
