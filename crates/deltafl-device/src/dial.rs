@@ -97,7 +97,10 @@ pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let alert = |text: String| text.contains("received fatal alert");
+        let alert = |text: String| {
+            let alert = text.split_once("received fatal alert: ").map_or("", |(_, alert)| alert);
+            ["Certificate", "UnknownCA", "AccessDenied"].iter().any(|name| alert.contains(name))
+        };
         if alert(error.to_string()) || inner.is_some_and(|inner| alert(inner.to_string())) {
             return true;
         }
@@ -125,4 +128,20 @@ async fn connect(
         }
     };
     Ok(TokioIo::new(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alert_about_something_else_does_not_blame_the_certificate() {
+        let refused =
+            |alert: &str| is_refused_certificate(&io::Error::other(format!("received fatal alert: {alert}")));
+        for alert in ["CertificateRevoked", "CertificateExpired", "BadCertificate", "UnknownCA"] {
+            assert!(refused(alert), "{alert}");
+        }
+        // The HTTP port of a server.
+        assert!(!refused("NoApplicationProtocol"));
+    }
 }

@@ -66,6 +66,7 @@ use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidDevice, Split,
 };
 use deltafl::trainer::LocalTrainer;
+use deltafl_wire::chain;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::environment::RandomSource;
 use tokio::sync::watch;
@@ -357,9 +358,13 @@ impl Device {
             let timed_out = error.is_timed_out();
             failures = if memory.take_welcomed() && !timed_out { 0 } else { failures + 1 };
             if timed_out {
-                tracing::error!(%error, failures, "the session ended: the device connects again");
+                tracing::error!(
+                    error = chain(&error),
+                    failures,
+                    "the session ended: the device connects again"
+                );
             } else {
-                tracing::debug!(%error, failures, "the connection ended");
+                tracing::debug!(error = chain(&error), failures, "the connection ended");
             }
             if self.observe(SessionEvent::Ended { error: &error }).is_break() {
                 return Ok(());

@@ -10,6 +10,7 @@ use deltafl::data::Federation;
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelMismatch, ModelSpec};
 use deltafl::trainer::LocalTrainer;
+use deltafl_wire::chain;
 use deltafl_wire::contract::ContractMismatch;
 use deltafl_wire::environment::Environment;
 use deltafl_wire::identity::IdentityError;
@@ -141,6 +142,8 @@ pub enum DeviceNotice<'a> {
     Unreachable {
         /// The address of the server.
         address: &'a str,
+        /// The error of the connection.
+        error: &'a SessionError,
         /// The wait before the next attempt.
         wait: Duration,
     },
@@ -187,11 +190,12 @@ impl fmt::Display for DeviceNotice<'_> {
             Self::ConditionsUnmet => {
                 f.write_str("the owner's conditions are not met; waiting until they are")
             }
-            Self::Unreachable { address, wait } => {
-                write!(f, "{address} cannot be reached; trying again in {} s", wait.as_secs())
+            Self::Unreachable { address, error, wait } => {
+                let (cause, wait) = (chain(*error), wait.as_secs());
+                write!(f, "{address} cannot be reached ({cause}); trying again in {wait} s")
             }
             Self::Unavailable { error, wait } => {
-                write!(f, "{error}; trying again in {} s", wait.as_secs())
+                write!(f, "{}; trying again in {} s", chain(*error), wait.as_secs())
             }
             Self::TakesPart { device, experiment, model } => {
                 write!(f, "{device} takes part in {experiment} ({})", model.unwrap_or("its own trainer"))
@@ -362,9 +366,11 @@ fn observer(sender: UnboundedSender<OwnerEvent>) -> SessionObserver {
                 let _ = sender.send(OwnerEvent::Refused);
                 return ControlFlow::Break(());
             }
+            // The device ends with this reason.
+            SessionEvent::Ended { error: SessionError::NotAllowed(_) } => None,
             SessionEvent::Ended { error } => {
                 let was = std::mem::replace(&mut known.is_connected, false);
-                was.then(|| OwnerEvent::Disconnected(error.to_string()))
+                was.then(|| OwnerEvent::Disconnected(chain(error)))
             }
         };
         if let Some(change) = change {
@@ -403,7 +409,7 @@ async fn first_offer(
         match &error {
             error if is_refused_certificate(error) => return Err(DeviceError::CertificateRefused),
             SessionError::Dial(DialError::Transport(_)) => {
-                notify(&DeviceNotice::Unreachable { address: &server.address, wait });
+                notify(&DeviceNotice::Unreachable { address: &server.address, error: &error, wait });
             }
             error if error.is_unavailable() => notify(&DeviceNotice::Unavailable { error, wait }),
             SessionError::Status(_) if refused < REFUSALS => {
@@ -427,4 +433,25 @@ fn offered_trainer(
         .map_err(|source| DeviceError::UnknownModel { model: offer.model.clone(), source })?;
     let model = spec.build(data.federation(), kernel)?;
     Ok((Arc::new(model_trainer(model.into())), spec.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_learns_the_cause_of_a_lost_connection() {
+        let (sender, mut events) = unbounded_channel();
+        let source = io::Error::other("no space left");
+        let error = SessionError::State(StateError::Io { path: "state/ledger".into(), source });
+        let observe = observer(sender);
+        let refused = SessionError::NotAllowed(NotAllowed::Open);
+        assert!(observe(SessionEvent::Ended { error: &refused }).is_continue());
+        assert!(observe(SessionEvent::Ended { error: &error }).is_continue());
+        let Ok(OwnerEvent::Disconnected(reason)) = events.try_recv() else { panic!("a lost connection") };
+        assert_eq!(reason, "state/ledger: no space left");
+        let notice =
+            DeviceNotice::Unreachable { address: "a:1", error: &error, wait: Duration::from_secs(2) };
+        assert!(notice.to_string().contains("(state/ledger: no space left)"), "{notice}");
+    }
 }

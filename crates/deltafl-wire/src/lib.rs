@@ -59,6 +59,8 @@ pub use fragments::{FragmentError, Fragments, Reassembly, fragments, fragments_f
 pub use maybe_tls::MaybeTls;
 pub use question::{params_blob, params_blob_from_id, parse_question};
 
+use std::error::Error;
+
 use bytes::Bytes;
 
 /// The version of the protocol.
@@ -131,6 +133,17 @@ pub fn hash(bytes: &[u8]) -> Result<blake3::Hash, Malformed> {
 /// Parses a field of exactly `N` bytes.
 pub fn array<const N: usize>(bytes: &[u8], field: &'static str) -> Result<[u8; N], Malformed> {
     bytes.try_into().map_err(|_| malformed(field))
+}
+
+/// Returns the message of an error and of its causes in one line, for logs.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
 }
 
 /// Checks the length of a name.
