@@ -201,7 +201,7 @@ impl RunFolder {
             return Err(RunFolderError::Changed { path: path.to_owned(), differences });
         }
         let lock = lock(path)?;
-        let done = |seed| Ok(checkpoint::read(path, seed)?.map_or(0, |state| state.round));
+        let done = |seed| checkpoint::rounds_done(path, seed);
         let planned = experiment.rounds();
         if before.rounds() != experiment.rounds() {
             let furthest =
@@ -274,6 +274,22 @@ impl RunFolder {
         checkpoint::write(&self.path, state)
     }
 
+    /// Returns to an earlier state of its seed: replaces the checkpoint and cuts later rounds.
+    pub fn rewind(&mut self, state: &State) -> Result<(), RunFolderError> {
+        self.checkpoint(state)?;
+        let file = self.path.join("rounds.jsonl");
+        rounds::cut(&file, |seed| checkpoint::rounds_done(&self.path, seed))?;
+        self.reopen_rounds()
+    }
+
+    /// Appends to the current `rounds.jsonl` after it was replaced.
+    fn reopen_rounds(&mut self) -> Result<(), RunFolderError> {
+        let file = self.path.join("rounds.jsonl");
+        let rounds = File::options().append(true).open(&file).map_err(io_error(&file))?;
+        self.rounds = BufWriter::new(rounds);
+        Ok(())
+    }
+
     /// Writes the errors of each class after the last round.
     pub fn classes(&self, classes: &Classes) -> Result<(), RunFolderError> {
         classes::write(&self.path, classes)
@@ -300,9 +316,7 @@ impl RunFolder {
         let file = self.path.join("rounds.jsonl");
         self.rounds.flush().map_err(io_error(&file))?;
         rounds::sort(&file, seeds)?;
-        let rounds = File::options().append(true).open(&file).map_err(io_error(&file))?;
-        self.rounds = BufWriter::new(rounds);
-        Ok(())
+        self.reopen_rounds()
     }
 
     /// Writes `summary.json` from the last evaluation of each seed.

@@ -124,7 +124,7 @@ impl RunStore {
     }
 
     /// Returns the committed state of a seed and updates the run folder. `local` is the state in
-    /// the folder.
+    /// the folder. It is newer than the store if the store was restored from a backup.
     pub async fn catch_up(
         &self,
         folder: &mut RunFolder,
@@ -144,7 +144,11 @@ impl RunStore {
                 }
             }
         }
-        folder.checkpoint(&state)?;
+        if next > state.round {
+            folder.rewind(&state)?;
+        } else {
+            folder.checkpoint(&state)?;
+        }
         Ok(Some(state))
     }
 

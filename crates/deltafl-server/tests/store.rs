@@ -9,10 +9,13 @@ mod watchdog;
 use std::time::Duration;
 
 use deltafl::exchange::{CohortSum, Traffic};
-use deltafl_data::run_folder::checkpoint_bytes;
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, read_rounds};
 use sha2::{Digest as _, Sha256};
 
 use deltafl_server::authority::Authority;
+use deltafl_server::committer::RunStore;
+use deltafl_server::live::{About, Live};
 use deltafl_server::store::{
     BlobHash, Commit, NewDevice, PublishedLosses, RoundLosses, SlotKey, Store, StoreError, StoreSettings,
     StoredQuestion,
@@ -21,6 +24,10 @@ use deltafl_wire::identity::{Fingerprint, Token};
 use deltafl_wire::params_file::read_params;
 use deltafl_wire::roster::SignedRoster;
 use support::{commit, federation, held_out, labels, lines, losses, phases, settings, state};
+
+const EXPERIMENT: &str = "name = \"x\"\nrounds = 9\ncohort = 3\n\
+    [data]\nsource = { kind = \"glyphs\", devices = 3 }\n[model]\nkind = \"linear\"\n\
+    [local]\nsteps = 1\nbatch = 10\nlearning_rate = 0.1\n[[algorithm]]\nkind = \"fedavg\"\n";
 
 fn new_device(name: &str, seed: u8) -> NewDevice {
     let mut bytes = [seed; 32];
@@ -56,6 +63,42 @@ async fn a_committed_state_comes_back_to_the_bit() {
         assert_eq!(rounds.iter().map(|r| r.round).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(rounds[0].lines, lines(1));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_newer_than_a_restored_store_repeats_no_round() {
+    let _limit = watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreSettings::in_folder(folder.path())).await.unwrap();
+    let federation = federation(&store).await;
+    let lease = store.lead(&federation, "a").await.unwrap();
+    let experiment = Experiment::parse(EXPERIMENT).unwrap();
+    let mut run = RunFolder::create(&folder.path().join("run"), &experiment).unwrap();
+    let add = |run: &mut RunFolder, round: u64| {
+        let records: Vec<_> = lines(round).into_iter().map(|line| line.record).collect();
+        run.append(&records, 0.5).unwrap();
+        run.checkpoint(&state(round + 1)).unwrap();
+    };
+    (0..5).for_each(|round| add(&mut run, round));
+    for round in 0..3 {
+        let (next, lines) = (state(round + 1), lines(round));
+        store.commit(&lease, &commit(&next, &labels(), &lines, false)).await.unwrap();
+    }
+    let live = Live::new(About {
+        federation: federation.to_string(),
+        experiment: experiment.name().to_owned(),
+        model: "linear".to_owned(),
+        open: false,
+        rounds: 9,
+        cohort: 40,
+        tracks: labels(),
+    });
+    let rounds = RunStore::new(store, federation, live, &experiment, None);
+    let resumed = rounds.catch_up(&mut run, 1, Some(state(5))).await.unwrap();
+    assert_eq!(resumed, Some(state(3)));
+    add(&mut run, 3);
+    let written = read_rounds(run.path()).unwrap().into_iter().map(|line| line.record.round);
+    assert!(written.eq((0..4).flat_map(|round| [round; 3])));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,11 @@ pub(super) fn write(folder: &Path, state: &State) -> Result<(), RunFolderError> 
     atomic::write(&path, &bytes).map_err(io_error(&path))
 }
 
+/// Returns the number of rounds in the checkpoint of a seed; 0 if there is none.
+pub(super) fn rounds_done(folder: &Path, seed: u64) -> Result<u64, RunFolderError> {
+    Ok(read(folder, seed)?.map_or(0, |state| state.round))
+}
+
 /// Returns the checkpoint of a seed; `None` if there is none.
 pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderError> {
     let path = path(folder, seed);
