@@ -135,6 +135,11 @@ pub struct Fresh<'a> {
 }
 
 impl RoundView {
+    /// Returns the seed and t.
+    fn key(&self) -> (u64, u64) {
+        (self.seed, self.round)
+    }
+
     /// Creates the round from the records of `tracks` tracks. Returns `None` without records.
     fn from_fresh(Fresh { lines, phases, losses }: Fresh<'_>, tracks: usize) -> Option<Self> {
         let first = lines.first()?;
@@ -295,6 +300,13 @@ impl Live {
         self.0.past.read().unwrap_or_else(PoisonError::into_inner).shown.iter().cloned().collect()
     }
 
+    /// Returns the rounds after the one with this key, or all if it is not known.
+    fn rounds_after(&self, key: Option<(u64, u64)>) -> Vec<RoundView> {
+        let past = self.0.past.read().unwrap_or_else(PoisonError::into_inner);
+        let known = key.and_then(|key| past.shown.iter().rposition(|shown| shown.key() == key));
+        past.shown.iter().skip(known.map_or(0, |place| place + 1)).cloned().collect()
+    }
+
     fn watch(&self) -> watch::Receiver<Now> {
         self.0.now.subscribe()
     }
@@ -303,7 +315,7 @@ impl Live {
 impl Past {
     fn push(&mut self, shown: RoundView) {
         // A former standby server has read some rounds already.
-        self.shown.retain(|known| (known.seed, known.round) != (shown.seed, shown.round));
+        self.shown.retain(|known| known.key() != shown.key());
         if self.shown.len() == SHOWN {
             self.shown.pop_front();
         }

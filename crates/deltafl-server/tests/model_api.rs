@@ -6,7 +6,7 @@ mod support;
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod watchdog;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use deltafl::metrics::Figures;
 use deltafl_device::enrolment::{AskError, ModelApi, enrol};
 use deltafl_server::authority::Authority;
 use deltafl_server::http::{Access, HttpLimits};
-use deltafl_server::live::Role;
+use deltafl_server::live::{Fresh, Role};
 use deltafl_server::refusal::Refusal;
 use deltafl_wire::card::{Card, CardLosses};
 use deltafl_wire::enrolment::EnrolRequest;
 use deltafl_wire::identity::{DeviceKeys, Token, hex};
 use deltafl_wire::params_file::read_params;
-use support::{TestServer, TestServerOptions, host, state};
+use serde_json::Value;
+use support::{TestServer, TestServerOptions, host, lines as lines_of, state};
 
 fn plain() -> TestServerOptions {
     TestServerOptions { tls: false, access: Access::Anyone, ..TestServerOptions::default() }
@@ -296,6 +297,35 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
         answers.push(status(&get(hosted.address, "/healthz", "").await).to_owned());
     }
     assert_eq!(answers, ["200", "200", "200", "429", "429"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_bring_every_round_once_also_the_first_of_a_further_seed() {
+    let _limit = watchdog::start();
+    let hosted = host(plain()).await;
+    let (address, live) = (hosted.address, hosted.state.live.clone());
+    let listening = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"GET /v1/federations/demo/events HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let mut rounds = lines.filter_map(|line| {
+            let event: Value = serde_json::from_str(line.strip_prefix("data: ")?).unwrap();
+            let rounds = event["rounds"].as_array().unwrap().iter();
+            Some(rounds.map(|round| [&round["seed"], &round["round"]].map(|n| n.as_u64().unwrap())).collect())
+        });
+        let mut next = || -> Vec<[u64; 2]> { rounds.next().unwrap() };
+        assert_eq!(next(), [[1, 0], [1, 1]], "the rounds before");
+        for round in 0..2 {
+            let mut lines = lines_of(round);
+            lines.iter_mut().for_each(|line| line.record.seed = 2);
+            live.committed(Fresh { lines: &lines, phases: &[], losses: &[] });
+            assert_eq!(next(), [[2, round]]);
+        }
+        live.presence(1, 1, 1);
+        assert_eq!(next(), [[0; 2]; 0], "no round is new");
+    });
+    listening.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

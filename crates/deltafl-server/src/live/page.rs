@@ -91,7 +91,8 @@ async fn first_seed(state: &HttpState) -> Result<u64, HttpError> {
     experiment.and_then(|experiment| experiment.seeds().iter().next().copied()).ok_or(HttpError::NotFound)
 }
 
-/// Sends the progress of the current round whenever it changes, and newly committed rounds.
+/// Sends the progress of the current round whenever it changes, and the committed rounds: first all
+/// that the page shows, because a client that connects again has missed some, and then new ones.
 pub(crate) async fn events(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
@@ -107,13 +108,11 @@ pub(crate) async fn events(
     }
     let leaving = (Leaving(&LISTENING), counted);
     let live = state.live.clone();
-    let mut told = live.now().committed;
+    let mut sent = None;
     let changes = WatchStream::new(live.watch()).map(move |now| {
         let _here = &leaving;
-        let fresh = if now.committed == told { Vec::new() } else { live.rounds() };
-        let rounds: Vec<RoundView> =
-            fresh.into_iter().filter(|shown| shown.round >= told.min(now.committed)).collect();
-        told = now.committed;
+        let rounds = live.rounds_after(sent);
+        sent = rounds.last().map(RoundView::key).or(sent);
         Ok(Event::default().json_data(Change { now, rounds }).unwrap_or_default())
     });
     Ok(Sse::new(changes).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
