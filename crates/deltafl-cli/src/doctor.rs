@@ -8,6 +8,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use deltafl_server::authority::{Authority, ServerIdentity};
 use deltafl_server::store::{Store, StoreSettings};
+use deltafl_wire::chain;
 use deltafl_wire::identity::{DeviceIdentity, IdentityError, Validity};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
@@ -276,15 +277,4 @@ async fn store(database: &str, blobs: Option<String>) -> Vec<Finding> {
         });
     }
     findings
-}
-
-/// An error with everything below it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(error) = below {
-        text.push_str(&format!(": {error}"));
-        below = error.source();
-    }
-    text
 }

@@ -46,7 +46,7 @@ impl From<StoreError> for HttpError {
             StoreError::TokenRefused => Self::Forbidden("the token is not valid, used up or expired"),
             StoreError::DeviceExists { .. } => Self::Refused("a device of this name is enrolled already"),
             error => {
-                tracing::error!(%error, "a request failed");
+                tracing::error!(error = deltafl_wire::chain(&error), "a request failed");
                 Self::Internal
             }
         }

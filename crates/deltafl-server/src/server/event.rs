@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use deltafl::training::{Observer, ObserverError, RoundRecord, SharedObserver, TrainingError};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolderError;
+use deltafl_wire::chain;
 
 use super::error::{self, ServerError};
 use crate::roster_renewal::RenewalError;
@@ -87,7 +88,7 @@ impl fmt::Display for ServerEvent<'_> {
                 "the authority's keys are not here: devices enrol elsewhere, and `deltafl certs roster` signs the roster",
             ),
             Self::RosterExpires { days } => write!(f, "the roster expires in {days} days; {}", error::SIGN),
-            Self::RosterNotRenewed { error } => write!(f, "the roster could not be renewed: {error}"),
+            Self::RosterNotRenewed { error } => write!(f, "the roster could not be renewed: {}", chain(*error)),
             Self::Page { url } => write!(f, "live page: {url}"),
             Self::StandingBy => f.write_str("another server leads; standing by"),
             Self::Listening { address, devices } => {
@@ -100,7 +101,7 @@ impl fmt::Display for ServerEvent<'_> {
                 let (round, stayed) = (round + 1, cohort - dropped);
                 write!(f, "seed {seed}, round {round}: {stayed} of {cohort} devices, {seconds:.1} s")
             }
-            Self::NoSummary { error } => write!(f, "summary.json could not be written: {error}"),
+            Self::NoSummary { error } => write!(f, "summary.json could not be written: {}", chain(*error)),
             Self::Refused { counts } => {
                 let counts: Vec<String> =
                     counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
@@ -143,5 +144,18 @@ impl ServerEvents {
     pub(super) fn failure(self) -> Option<ServerError> {
         let error = Arc::into_inner(self.failure)?.into_inner()?;
         Some(ServerError::Training(TrainingError::Observer(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_the_cause_of_an_error() {
+        let source = std::io::Error::other("no space left");
+        let error = RunFolderError::Io { path: "run/summary.json".into(), source };
+        let line = ServerEvent::NoSummary { error: &error }.to_string();
+        assert_eq!(line, "summary.json could not be written: run/summary.json: no space left");
     }
 }

@@ -10,6 +10,7 @@ use deltafl::model::ModelSpec;
 use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
 use deltafl_data::run_folder::{RoundLine, checkpoint_bytes, state_of_checkpoint};
+use deltafl_wire::chain;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::{FederationName, hex};
 use deltafl_wire::params_file::{ModelAbout, read_params, write_params};
@@ -285,7 +286,7 @@ impl Store {
     /// published nor part of the last two states. A failure only leaves unused data behind.
     async fn prune(&self, federation: &FederationName, state: &State) {
         if let Err(error) = self.try_prune(federation, state).await {
-            tracing::warn!(%error, "failed to remove old params");
+            tracing::warn!(error = chain(&error), "failed to remove old params");
         }
     }
 

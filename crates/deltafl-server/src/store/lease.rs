@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deltafl_wire::chain;
 use deltafl_wire::identity::FederationName;
 use sqlx::{Any, Row as _, Transaction};
 use tokio::sync::watch;
@@ -199,7 +200,7 @@ async fn renew(store: Store, federation: FederationName, fence: i64, tell: watch
             Ok(true) => {}
             Ok(false) => break,
             // The fence decides, and it cannot be read until the database is available again.
-            Err(error) => tracing::warn!(%error, "failed to renew the lease"),
+            Err(error) => tracing::warn!(error = chain(&error), "failed to renew the lease"),
         }
     }
     tracing::warn!(%federation, fence, "another server leads");

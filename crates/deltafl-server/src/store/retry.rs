@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use deltafl_wire::chain;
 use tokio::time::Instant;
 
 use super::StoreError;
@@ -43,7 +44,8 @@ impl RetryBackoff {
         if !passes(&error) || Instant::now() >= self.until {
             return Err(error);
         }
-        tracing::warn!(%error, pause_ms = self.next.as_millis() as u64, "the store failed; retrying");
+        let pause_ms = self.next.as_millis() as u64;
+        tracing::warn!(error = chain(&error), pause_ms, "the store failed; retrying");
         tokio::time::sleep(self.next).await;
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         Ok(())
