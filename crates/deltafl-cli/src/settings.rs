@@ -38,6 +38,22 @@ pub(crate) fn by_environment(mut command: Command) -> Command {
     command
 }
 
+/// Rejects variables that look like options of this command and are none: an owner's limit would
+/// have no effect.
+fn check_variables(command: &Command, set: impl Iterator<Item = OsString>) -> Result<(), BadInput> {
+    let prefix = format!("DELTAFL_{}_", command.get_name()).to_uppercase();
+    let known: Vec<&str> = settable(command).filter_map(|arg| arg.get_env()?.to_str()).collect();
+    for name in set {
+        let name = name.to_string_lossy();
+        if name.starts_with(&prefix) && !known.contains(&&*name) {
+            let distance = |known: &&&str| strsim::damerau_levenshtein(known, &name);
+            let nearest = known.iter().min_by_key(distance).map_or("", |known| *known);
+            return Err(bad_input(format!("the variable {name} names no option; the nearest is {nearest}")));
+        }
+    }
+    Ok(())
+}
+
 fn with_variable(command: &str, arg: Arg) -> Arg {
     let flag = matches!(arg.get_action(), ArgAction::SetTrue);
     if arg.get_env().is_some() || !(flag || arg.get_action().takes_values()) {
@@ -68,7 +84,7 @@ struct SettingsFile {
     path: PathBuf,
     text: String,
     arguments: Vec<OsString>,
-    /// The options that it sets, and where.
+    /// The options that it sets, and where. Without those that a flag or the environment sets.
     places: Vec<(String, Range<usize>)>,
 }
 
@@ -86,8 +102,13 @@ impl SettingsFile {
         let Some((name, matches)) = matches.subcommand().filter(|(name, _)| COMMANDS.contains(name)) else {
             return Ok(None);
         };
-        let Some(path) = matches.try_get_one::<PathBuf>("config").ok().flatten() else { return Ok(None) };
+        // `deltafl device status` and the like have no settings.
+        if matches.subcommand().is_some() {
+            return Ok(None);
+        }
         let command = command.find_subcommand(name).expect("it was matched");
+        check_variables(command, std::env::vars_os().map(|(name, _)| name))?;
+        let Some(path) = matches.try_get_one::<PathBuf>("config").ok().flatten() else { return Ok(None) };
         Self::read(path, command, matches).map(Some)
     }
 
@@ -111,8 +132,8 @@ impl SettingsFile {
             if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
                 let spelled = spelled(arg, value);
                 arguments.extend(spelled.map_err(|what| wrong(value.span().or(span), what.to_owned()))?);
+                places.push((name.to_owned(), value.span().unwrap_or(0..0)));
             }
-            places.push((name.to_owned(), value.span().unwrap_or(0..0)));
         }
         Ok(Self { path: path.to_owned(), text, arguments, places })
     }
@@ -206,6 +227,26 @@ mod tests {
     }
 
     #[test]
+    fn a_file_does_not_apply_to_the_commands_below_a_program() {
+        let device = Command::new("device")
+            .args([
+                Arg::new("server").long("server").required(true),
+                Arg::new("config").long("config").value_parser(clap::value_parser!(PathBuf)),
+            ])
+            .subcommand_negates_reqs(true)
+            .subcommand(Command::new("status").arg(Arg::new("state").required(true)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device.toml");
+        std::fs::write(&path, "server = \"localhost:7700\"\n").unwrap();
+        let config = format!("--config={}", path.display());
+        let given = ["deltafl", "device", &config, "status", "identity/state"].map(OsString::from).to_vec();
+        let command = Command::new("deltafl").subcommands([Command::new("serve"), device]);
+        let matches = matches(command, given).unwrap();
+        let device = matches.subcommand_matches("device").unwrap();
+        assert_eq!(device.subcommand_name(), Some("status"));
+    }
+
+    #[test]
     fn an_error_names_the_line_and_the_nearest_option() {
         for (file, says) in [
             ("listen = 1\nwait_for = 3\n", "server.toml:2:1"),
@@ -221,6 +262,44 @@ mod tests {
             let text = format!("{:?}", miette::Report::new(error));
             assert!(text.contains(says), "{file}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_value_of_the_environment_is_not_blamed_on_the_file() {
+        let command = command().mut_subcommand("serve", |serve| {
+            serve.mut_arg("wait_for", |arg| {
+                // A variable that this process has, with a value that is no number.
+                arg.env("CARGO_MANIFEST_DIR").value_parser(clap::value_parser!(u16))
+            })
+        });
+        let serve = command.find_subcommand("serve").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.toml");
+        std::fs::write(&path, "experiment = \"x.toml\"\nwait-for = 7\n").unwrap();
+        let given = ["deltafl", "serve"].map(OsString::from);
+        let lenient = command
+            .clone()
+            .ignore_errors(true)
+            .mut_subcommand("serve", |serve| serve.ignore_errors(true).mut_args(|arg| arg.required(false)));
+        let matches = lenient.try_get_matches_from(&given).unwrap();
+        let matches = matches.subcommand_matches("serve").unwrap();
+        let file = SettingsFile::read(&path, serve, matches).unwrap();
+        let arguments = given.into_iter().chain(file.arguments.iter().cloned());
+        let error = command.clone().try_get_matches_from(arguments).unwrap_err();
+        assert!(error.to_string().contains("--wait-for"), "{error}");
+        assert!(file.blame(&error).is_none());
+    }
+
+    #[test]
+    fn a_variable_that_names_no_option_is_rejected() {
+        let command = command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let check = |name: &str| check_variables(serve, [OsString::from(name)].into_iter());
+        for name in ["DELTAFL_SERVE_WAIT_FOR", "DELTAFL_SERVER", "DELTAFL_DEVICE_WAIT", "PATH"] {
+            check(name).unwrap();
+        }
+        let error = check("DELTAFL_SERVE_WAITFOR").unwrap_err().to_string();
+        assert!(error.ends_with("names no option; the nearest is DELTAFL_SERVE_WAIT_FOR"), "{error}");
     }
 
     #[test]
