@@ -138,10 +138,15 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
         CertsCommand::Roster { certs, days, runs, store } => sign_roster(&certs, days, runs, &store)?,
         CertsCommand::Show { folder, json } => show(&folder, json)?,
         CertsCommand::Revoke { name, certs, store } => {
-            let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
+            // The database decides, so that a server revokes devices without the authority's keys.
+            let (ca, server) = (certs.join("ca"), certs.join("server"));
+            let federation = match server.exists() && !ca.exists() {
+                true => federation_of(&ServerIdentity::open(&server).map_err(identity_error)?)?,
+                false => Authority::open(&ca).map_err(identity_error)?.federation().clone(),
+            };
             block_on(async {
                 let store = store.open().await?;
-                store.revoke(authority.federation(), &name).await.map_err(store_error)
+                store.revoke(&federation, &name).await.map_err(store_error)
             })?;
             println!("{name} is revoked");
         }
@@ -206,6 +211,12 @@ async fn enrol(store: &Store, federation: &FederationName, devices: &[DeviceIden
     Ok(())
 }
 
+/// The federation of a server.
+fn federation_of(server: &ServerIdentity) -> Result<FederationName> {
+    let foreign = || bad_input("the server's certificate is not issued by a federation's authority");
+    Ok(server.federation().ok_or_else(foreign)?)
+}
+
 fn show(folder: &Path, as_json: bool) -> Result<()> {
     let mut found = Vec::new();
     let mut add = |what: String, certificate| {
@@ -221,10 +232,23 @@ fn show(folder: &Path, as_json: bool) -> Result<()> {
         )?;
         add("authority".to_owned(), device.authority())?;
     } else {
-        let authority = Authority::open(&folder.join("ca")).map_err(identity_error)?;
-        add(format!("authority of {}", authority.federation()), authority.certificate())?;
-        if folder.join("server").exists() {
-            let server = ServerIdentity::open(&folder.join("server")).map_err(identity_error)?;
+        let authority = |federation: &FederationName| format!("authority of {federation}");
+        let server = match folder.join("server") {
+            server if server.exists() => Some(ServerIdentity::open(&server).map_err(identity_error)?),
+            _ => None,
+        };
+        // The folder of a server contains the certificate of its authority, and not the keys.
+        let ca = folder.join("ca");
+        let known = match &server {
+            Some(_) if !ca.exists() => None,
+            _ => Some(Authority::open(&ca).map_err(identity_error)?),
+        };
+        if let Some(known) = &known {
+            add(authority(known.federation()), known.certificate())?;
+        } else if let Some(server) = &server {
+            add(authority(&federation_of(server)?), server.authority())?;
+        }
+        if let Some(server) = &server {
             add("server".to_owned(), server.certificate())?;
         }
     }
@@ -257,9 +281,13 @@ pub(crate) fn identity_error(error: IdentityError) -> Report {
             bad_input(text).help("it is kept; choose another folder, or move it away").into()
         }
         IdentityError::Io { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
-            let help = match path.ends_with("device.json") {
-                true => "deltafl enrol device makes an identity",
-                false => "deltafl certs init makes an authority",
+            let help = match path.file_name().and_then(std::ffi::OsStr::to_str) {
+                Some("device.json") => "deltafl enrol device makes an identity",
+                Some("server.pem") => "deltafl certs server makes a server's certificate",
+                _ => {
+                    "run this where the authority's keys are; deltafl certs init makes an authority for a new \
+                     federation"
+                }
             };
             bad_input(format!("{text} is not there")).help(help).into()
         }

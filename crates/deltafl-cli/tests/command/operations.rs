@@ -112,6 +112,20 @@ fn the_doctor_reports_problems_with_instructions() {
     assert!(fine && text.contains("note  authority: its keys are not here"), "{text}");
 }
 
+#[test]
+fn a_server_without_the_keys_of_the_authority_shows_its_certificate_and_revokes() {
+    let _limit = watchdog::start();
+    let workdir = Workdir::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:deltafl.sqlite");
+    workdir.printed("certs init --federation clinics --out authority");
+    workdir.printed("certs server --certs authority --out certs --host localhost");
+    workdir.printed("certs device ward-1 --certs authority --out ward-1");
+    let shown = workdir.printed("certs show certs");
+    assert!(shown.contains("authority of clinics") && shown.contains("\nserver\n"), "{shown}");
+    assert!(workdir.printed("certs revoke ward-1").contains("ward-1 is revoked"));
+    let refused = workdir.refusal("certs device ward-2 --out ward-2");
+    assert!(refused.contains("where the authority's keys are"), "{refused}");
+}
+
 #[cfg(unix)]
 #[test]
 fn the_doctor_reports_a_key_that_others_can_read() {
