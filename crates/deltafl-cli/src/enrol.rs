@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deltafl_device::enrolment;
 use deltafl_server::authority::Authority;
-use deltafl_wire::identity::{DeviceName, Token};
+use deltafl_wire::identity::{DeviceIdentity, DeviceName, Token};
 use miette::Result;
 
 use crate::certs::{block_on, identity_error};
@@ -72,6 +72,7 @@ pub(crate) fn run(command: EnrolCommand) -> Result<()> {
             if out.join("device.json").exists() {
                 return Err(bad_input(format!("{} holds an identity already", out.display())).into());
             }
+            DeviceIdentity::prepare(&out).map_err(identity_error)?;
             let device = enrolment::enrol(&server, &token, name)
                 .map_err(|e| bad_input("the device was not enrolled").because(e))?;
             device.save(&out).map_err(identity_error)?;

@@ -126,6 +126,18 @@ fn a_server_without_the_keys_of_the_authority_shows_its_certificate_and_revokes(
     assert!(refused.contains("where the authority's keys are"), "{refused}");
 }
 
+#[test]
+fn a_device_that_cannot_store_its_identity_keeps_its_token() {
+    let _limit = watchdog::start();
+    let workdir = Workdir::with(DEPLOYED);
+    let token = format!("deltafl-{}", "A".repeat(107));
+    fs::create_dir(workdir.path("ward-1")).unwrap();
+    fs::write(workdir.path("ward-1/device.key"), "").unwrap();
+    let refused = workdir
+        .refusal(&format!("enrol device ward-1 --server https://localhost:1 --token {token} --out ward-1"));
+    assert!(refused.contains("device.key") && !refused.contains("the request to the server"), "{refused}");
+}
+
 #[cfg(unix)]
 #[test]
 fn the_doctor_reports_a_key_that_others_can_read() {

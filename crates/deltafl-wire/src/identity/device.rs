@@ -105,6 +105,20 @@ impl DeviceIdentity {
         })
     }
 
+    /// Checks that an identity can be saved into a folder, and creates the folder. A device does
+    /// this before it uses up its token.
+    pub fn prepare(path: &Path) -> Result<(), IdentityError> {
+        folder::create(path)?;
+        let files = ["device.json", "device.pem", "device.key", "signing.key", "ca.pem"];
+        if let Some(path) = files.map(|name| path.join(name)).into_iter().find(|file| file.exists()) {
+            return Err(IdentityError::Exists { path });
+        }
+        let probe = path.join("probe");
+        let written = std::fs::write(&probe, [b' '; 8192]);
+        let removed = std::fs::remove_file(&probe);
+        written.and(removed).map_err(folder::io_error(&probe))
+    }
+
     /// Writes the identity into a folder that contains none.
     pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
         folder::create(path)?;
