@@ -46,16 +46,16 @@ pub(crate) struct RoundArgs {
 #[command(next_help_heading = "Deadlines and rates")]
 struct DeadlineArgs {
     /// Seconds for each step of the key set-up
-    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().setup_deadline)]
+    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().setup_deadline, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     setup_deadline: u64,
     /// Seconds to fetch params, train and answer
-    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().answer_deadline)]
+    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().answer_deadline, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     answer_deadline: u64,
     /// Seconds for each of the last two steps of a sum: the consistency check and the unmasking
-    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().unmask_deadline)]
+    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().unmask_deadline, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     unmask_deadline: u64,
     /// Seconds that a server waits for the devices of a round that another server started
-    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().come_back_deadline)]
+    #[arg(long, value_name = "SECONDS", default_value_t = ServerConfig::default().come_back_deadline, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     come_back_deadline: u64,
     /// Minimum rate in kilobytes per second at which a device must send its answer
     #[arg(long, value_name = "KB", default_value_t = ServerConfig::default().min_rate, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

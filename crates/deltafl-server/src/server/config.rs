@@ -156,6 +156,7 @@ impl ServerConfig {
         let extra = share("over-select", self.over_select, MOST_OVER_SELECTED)? * cohort as f64;
         let invited = planned + extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
+        let max_step = self.max_step.map(|most| share("max-step", most, f64::INFINITY)).transpose()?;
         let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
         let rules = Rules {
             present: self.wait_for.unwrap_or(cohort).min(devices),
@@ -166,12 +167,27 @@ impl ServerConfig {
                 input: Duration::from_secs(self.answer_deadline),
                 unmask: Duration::from_secs(self.unmask_deadline),
             },
-            max_step: self.max_step,
+            max_step,
             attempts: self.attempts.max(1),
             come_back: Duration::from_secs(self.come_back_deadline),
             guard: self.guard()?,
             ..Rules::new(cohort, devices)
         };
         Ok((rules, invited))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_on_the_step_that_bounds_nothing_is_rejected() {
+        let rules =
+            |most: f64| ServerConfig { max_step: Some(most), ..ServerConfig::default() }.rules(10, 10);
+        assert_eq!(rules(2.5).unwrap().0.max_step, Some(2.5));
+        for most in [f64::NAN, -1.0] {
+            assert_eq!(rules(most).err().map(|error| error.option), Some("max-step"));
+        }
     }
 }
