@@ -25,12 +25,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use ::deltafl_device::{Consent, Credentials, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust};
+use ::deltafl_device::{
+    Consent, Credentials, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust, check_address,
+};
 use deltafl::data::Examples;
 use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Work, Worker};
+use deltafl_wire::chain;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use tokio::runtime::Runtime;
@@ -156,7 +159,7 @@ pub unsafe extern "C" fn deltafl_join(
     }));
     let reason = match joined {
         Ok(Ok(device)) => return Box::into_raw(Box::new(device)),
-        Ok(Err(reason)) => reason.to_string(),
+        Ok(Err(reason)) => chain(&*reason),
         Err(_) => "the library failed".to_owned(),
     };
     // SAFETY: the caller guarantees that `error` points to `error_len` bytes or is NULL.
@@ -284,6 +287,7 @@ fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, Tr
     if options.identity.is_some() && options.state.is_none() {
         return Err("options.state is NULL: a device with an identity must store its state".into());
     }
+    check_address(&options.server)?;
     let (credentials, server) = options.known()?;
     let data = DeviceData::held_by_trainer(&credentials.name, trainer.raw.examples)?;
     let consent = options.consent.clone();
@@ -296,7 +300,7 @@ fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, Tr
     let device = Device::new(server, credentials, consent).with_state(state);
     runtime.spawn(async move {
         if let Err(reason) = device.run(Arc::new(trainer), data).await {
-            let _ = tell.send(reason.to_string());
+            let _ = tell.send(chain(&reason));
         }
     });
     Ok(deltafl_device { runtime: Some(runtime), ended })

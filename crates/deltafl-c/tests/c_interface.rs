@@ -181,6 +181,12 @@ fn refusal(server: Option<&str>, identity: Option<&str>, params: usize) -> Strin
 fn failures_report_a_reason_truncated_to_fit() {
     let _limit = watchdog::start();
     assert_eq!(refusal(None, None, 2), "options.server is NULL");
+    for (server, reason) in
+        [("localhost", "host:port is expected"), ("http://localhost:1", "devices do not use http")]
+    {
+        // The device would try to connect forever.
+        assert!(refusal(Some(server), None, 2).starts_with(reason), "{server}");
+    }
     let names = NAMES.into_iter();
     let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
