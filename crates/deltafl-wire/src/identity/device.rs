@@ -113,10 +113,13 @@ impl DeviceIdentity {
         if let Some(path) = files.map(|name| path.join(name)).into_iter().find(|file| file.exists()) {
             return Err(IdentityError::Exists { path });
         }
-        let probe = path.join("probe");
-        let written = std::fs::write(&probe, [b' '; 8192]);
-        let removed = std::fs::remove_file(&probe);
-        written.and(removed).map_err(folder::io_error(&probe))
+        let probe = path.join(".probe");
+        let written = folder::write_secret(&probe, &[b' '; 8192]);
+        if matches!(written, Err(IdentityError::Exists { .. })) {
+            return written;
+        }
+        let removed = std::fs::remove_file(&probe).map_err(folder::io_error(&probe));
+        written.and(removed)
     }
 
     /// Writes the identity into a folder that contains none.
