@@ -356,7 +356,7 @@ impl Device {
                 () = becomes(&mut presence, false) => continue,
             };
             let timed_out = error.is_timed_out();
-            failures = if memory.take_welcomed() && !timed_out { 0 } else { failures + 1 };
+            failures = if memory.take_opened() && !timed_out { 0 } else { failures + 1 };
             if timed_out {
                 tracing::error!(
                     error = chain(&error),

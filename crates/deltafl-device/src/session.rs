@@ -97,7 +97,6 @@ impl<'d> Session<'d> {
         let limits = device.limits;
         let Greeted { mut client, outgoing, incoming, welcome } =
             within(limits.welcome, "the Welcome", greet(device)).await?;
-        memory.welcomed = true;
         let _ = device.observe(SessionEvent::Connected);
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
         let allowed = device.consent.allows(experiment, trainer.num_params());
@@ -129,6 +128,7 @@ impl<'d> Session<'d> {
             question: None,
         };
         session.check_willing().await?;
+        session.memory.opened = true;
         Ok(session)
     }
 

@@ -11,6 +11,7 @@ mod watchdog;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use deltafl_device::{Device, DeviceData, ServerEndpoint, ServerTrust};
 use deltafl_server::exchange::NetworkExchange;
 use deltafl_server::serve::{Host, Setup};
 use deltafl_wire::environment::{Clock, Environment, Network, NetworkListener, PeerStream, RandomSource};
+use deltafl_wire::loopback;
+use deltafl_wire::roster::RosterVersion;
 use fleet::{Records, TestFederation, never, options};
 use rand_core::{Rng as _, SeedableRng as _};
 use tokio::runtime::{Builder, Runtime};
@@ -32,6 +35,8 @@ const LATENCY: Duration = Duration::from_secs(5);
 /// Connections in memory.
 #[derive(Debug, Default)]
 struct MemoryNetwork {
+    /// The number of attempts to connect.
+    attempts: AtomicUsize,
     listeners: Mutex<HashMap<SocketAddr, mpsc::UnboundedSender<PeerStream>>>,
 }
 
@@ -43,6 +48,7 @@ struct MemoryListener {
 #[tonic::async_trait]
 impl Network for MemoryNetwork {
     async fn connect(&self, address: &str) -> io::Result<PeerStream> {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
         sleep(LATENCY).await;
         let address: SocketAddr = address.parse().map_err(io::Error::other)?;
         let (ours, theirs) = tokio::io::duplex(64 << 10);
@@ -102,6 +108,14 @@ const EXPERIMENT: &str = r#"
     algorithm = [{ kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
 "#;
 
+fn environment(network: &Arc<MemoryNetwork>) -> Environment {
+    Environment {
+        network: Arc::clone(network) as Arc<dyn Network>,
+        clock: Arc::new(FixedDate),
+        random: Arc::new(SeededRandom(Mutex::new(ChaCha20Rng::seed_from_u64(1)))),
+    }
+}
+
 /// Starts the devices of a federation. Each message takes up to ten seconds.
 fn spawn_devices(test: &TestFederation, runtime: &Runtime, address: SocketAddr, environment: &Environment) {
     for device in test.devices() {
@@ -123,11 +137,7 @@ fn spawn_devices(test: &TestFederation, runtime: &Runtime, address: SocketAddr, 
 fn a_federation_in_memory_and_in_virtual_time_computes_the_bits_of_a_simulation() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
-    let environment = Environment {
-        network: Arc::new(MemoryNetwork::default()),
-        clock: Arc::new(FixedDate),
-        random: Arc::new(SeededRandom(Mutex::new(ChaCha20Rng::seed_from_u64(1)))),
-    };
+    let environment = environment(&Arc::default());
     let runtime = Arc::new(Builder::new_current_thread().enable_time().start_paused(true).build().unwrap());
     let begun = (std::time::Instant::now(), runtime.block_on(async { Instant::now() }));
 
@@ -144,5 +154,26 @@ fn a_federation_in_memory_and_in_virtual_time_computes_the_bits_of_a_simulation(
     assert!(virtual_time > Duration::from_secs(60), "{virtual_time:?}");
     assert!(real < virtual_time, "nobody waited: {real:?}");
     drop(exchange);
+    runtime.block_on(host.shut_down());
+}
+
+#[test]
+fn devices_that_refuse_the_roster_wait_longer_after_every_attempt() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let network = Arc::new(MemoryNetwork::default());
+    let environment = environment(&network);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let setup = Setup { environment: environment.clone(), ..test.setup() };
+    let devices = test.devices();
+    let names = devices.iter().map(|&device| test.federation.id(device));
+    let expired = loopback::roster(RosterVersion { version: 1, expires: 1 }, names, |_| false).unwrap();
+    let (host, link) = runtime.block_on(Host::start(setup, &expired)).unwrap();
+    spawn_devices(&test, &runtime, host.address(), &environment);
+    runtime.block_on(async { sleep(Duration::from_secs(3600)).await });
+    // The delays reach two minutes, one on average. Without them an attempt takes the latency.
+    let attempts = network.attempts.load(Ordering::Relaxed) / devices.len();
+    assert!((20..120).contains(&attempts), "{attempts} attempts of a device in an hour");
+    drop(link);
     runtime.block_on(host.shut_down());
 }

@@ -21,15 +21,16 @@ pub(crate) struct ConnectionCache {
     pub(super) divided: Option<DividedRound>,
     /// The hashes of the parameters fetched last. Each device of a shared cache fetches for itself.
     fetched: VecDeque<blake3::Hash>,
-    pub(super) welcomed: bool,
+    pub(super) opened: bool,
     /// The reason for which the device last refused to participate.
     refused: String,
 }
 
 impl ConnectionCache {
-    /// Whether a server has welcomed the device since the flag was last read.
-    pub(crate) fn take_welcomed(&mut self) -> bool {
-        std::mem::take(&mut self.welcomed)
+    /// Whether the device has opened a session since the flag was last read. A welcome is not
+    /// sufficient, because the device may refuse the roster after it.
+    pub(crate) fn take_opened(&mut self) -> bool {
+        std::mem::take(&mut self.opened)
     }
 
     /// Logs the reason for which the device does not participate. It is a warning only if the
