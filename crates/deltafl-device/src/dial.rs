@@ -11,6 +11,7 @@ use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::{MAX_MESSAGE, MaybeTls};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use tokio::io::AsyncBufReadExt as _;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -90,9 +91,8 @@ impl ServerEndpoint {
     }
 }
 
-/// Returns `true` if the error reports that the server rejected this device's certificate. With TLS
-/// 1.3 the device receives this alert after its handshake is complete. HTTP/2 keeps only the text
-/// of the alert, in a nested error.
+/// Returns `true` if the error reports that the server rejected this device's certificate. Some
+/// errors keep only the text of the alert.
 pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -124,7 +124,14 @@ async fn connect(
         }
         ServerTrust::Loopback => MaybeTls::Plain(stream),
         ServerTrust::Mutual { config, server } => {
-            MaybeTls::Tls(Box::new(TlsConnector::from(config).connect(server, stream).await?))
+            let mut stream = TlsConnector::from(config).connect(server, stream).await?;
+            // With TLS 1.3 the server verifies the device's certificate after this handshake. Its
+            // alert could be lost in a failed write, so the device waits for the server's settings,
+            // which HTTP/2 servers send first.
+            if stream.fill_buf().await?.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+            }
+            MaybeTls::Tls(Box::new(stream))
         }
     };
     Ok(TokioIo::new(stream))

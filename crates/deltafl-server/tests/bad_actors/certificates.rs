@@ -105,6 +105,22 @@ async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
     certified_hello(&server, owner.name().as_str()).await.unwrap();
 }
 
+/// The alert and the end of the connection race with the first bytes of the device.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_revoked_device_learns_the_reason_on_every_attempt() {
+    let _limit = watchdog::start();
+    let test = TestFederation::new(EXPERIMENT);
+    let certified = Certified::new(&test, "home");
+    let thief = &certified.fleet.devices[0];
+    certified.revocations.replace([thief.fingerprint()].into());
+    let host = certified.host(test.setup()).await;
+    let server = ServerEndpoint::certified(&host.address().to_string(), thief).unwrap();
+    for attempt in 0..200 {
+        let refused = certified_hello(&server, thief.name().as_str()).await.unwrap_err();
+        assert!(is_refused_certificate(&refused), "attempt {attempt}: {refused:?}");
+    }
+}
+
 /// Says it a byte at a time, until the other end has had enough.
 async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8]) {
     for byte in bytes.iter().cycle() {
