@@ -18,15 +18,16 @@
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
 
 use std::ffi::{CStr, c_char, c_void};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use ::deltafl_device::{
-    Consent, Credentials, Device, DeviceData, DeviceState, ServerEndpoint, ServerTrust, check_address,
+    Consent, Credentials, Device, DeviceData, DeviceError, DeviceState, ServerEndpoint, ServerTrust,
+    SessionEvent, SessionObserver, check_address, is_refused_certificate,
 };
 use deltafl::data::Examples;
 use deltafl::memory::AlgorithmState;
@@ -297,13 +298,27 @@ fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, Tr
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (tell, ended) = channel();
-    let device = Device::new(server, credentials, consent).with_state(state);
+    let device = Device::new(server, credentials, consent)
+        .with_state(state)
+        .with_observer(stops_if_refused(tell.clone()));
     runtime.spawn(async move {
         if let Err(reason) = device.run(Arc::new(trainer), data).await {
             let _ = tell.send(chain(&reason));
         }
     });
     Ok(deltafl_device { runtime: Some(runtime), ended })
+}
+
+/// Returns an observer that stops a device whose certificate the server refuses.
+fn stops_if_refused(tell: Sender<String>) -> SessionObserver {
+    Arc::new(move |event| match event {
+        SessionEvent::Ended { error } if is_refused_certificate(error) => {
+            let refused = DeviceError::CertificateRefused;
+            let _ = tell.send(format!("{refused}: {}", refused.help().unwrap_or_default()));
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    })
 }
 
 /// Writes a zero-terminated string, truncated to fit.

@@ -23,6 +23,8 @@ use deltafl_c::{
 };
 use deltafl_data::run_folder;
 use deltafl_server::ServerEvent;
+use deltafl_server::authority::{Authority, FleetIdentities, Revocations};
+use deltafl_server::listener::Protection;
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::RosterVersion;
@@ -145,14 +147,15 @@ extern "C" fn no_update(_: *mut c_void, _: *mut f32, _: *const deltafl_plan, _: 
 }
 
 /// Joins a server. Returns the reason why joining failed or why the device ended.
-fn refusal(server: Option<&str>, identity: Option<&str>, params: usize) -> String {
-    let [server, identity] = [server, identity].map(|text| text.map(|text| CString::new(text).unwrap()));
+fn refusal(server: Option<&str>, identity: Option<&str>, state: Option<&str>, params: usize) -> String {
+    let [server, identity, state] =
+        [server, identity, state].map(|text| text.map(|text| CString::new(text).unwrap()));
     let name = CString::new(NAMES[0]).unwrap();
     let options = deltafl_options {
         server: server.as_ref().map_or(null(), |server| server.as_ptr()),
         identity: identity.as_ref().map_or(null(), |identity| identity.as_ptr()),
         name: name.as_ptr(),
-        state: null(),
+        state: state.as_ref().map_or(null(), |state| state.as_ptr()),
         min_cohort: 0,
         rounds_between: 0,
         answers: 0,
@@ -180,12 +183,12 @@ fn refusal(server: Option<&str>, identity: Option<&str>, params: usize) -> Strin
 #[test]
 fn failures_report_a_reason_truncated_to_fit() {
     let _limit = watchdog::start();
-    assert_eq!(refusal(None, None, 2), "options.server is NULL");
+    assert_eq!(refusal(None, None, None, 2), "options.server is NULL");
     for (server, reason) in
         [("localhost", "host:port is expected"), ("http://localhost:1", "devices do not use http")]
     {
         // The device would try to connect forever.
-        assert!(refusal(Some(server), None, 2).starts_with(reason), "{server}");
+        assert!(refusal(Some(server), None, None, 2).starts_with(reason), "{server}");
     }
     let names = NAMES.into_iter();
     let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
@@ -194,7 +197,7 @@ fn failures_report_a_reason_truncated_to_fit() {
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);
     let (host, _link) = runtime.block_on(Host::start(setup, &roster)).unwrap();
     assert_eq!(
-        refusal(Some(&host.address().to_string()), None, 3),
+        refusal(Some(&host.address().to_string()), None, None, 3),
         "the server trains 2 parameters, this de"
     );
     runtime.block_on(host.shut_down());
@@ -203,6 +206,29 @@ fn failures_report_a_reason_truncated_to_fit() {
 #[test]
 fn a_device_with_an_identity_must_store_its_state() {
     let _limit = watchdog::start();
-    let refused = refusal(Some("127.0.0.1:1"), Some("identity"), 2);
+    let refused = refusal(Some("127.0.0.1:1"), Some("identity"), None, 2);
     assert!(refused.starts_with("options.state is NULL"), "{refused}");
+}
+
+#[test]
+fn a_device_whose_certificate_is_refused_ends_with_the_reason() {
+    let _limit = watchdog::start();
+    let authority = Authority::generate("points".parse().unwrap(), 30).unwrap();
+    let device = FleetIdentities::issue(&authority, 0, 1, 30).unwrap().devices.remove(0);
+    let revocations = Revocations::new();
+    revocations.replace([device.fingerprint()].into());
+    let server = authority.issue_server(&["127.0.0.1".to_owned()], 30).unwrap();
+    let roster =
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, NAMES.into_iter(), |_| false);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), Introduction::new("points").unwrap());
+    let protection = Protection::mutual(server.mutual_tls(&revocations, &[b"h2"]).unwrap());
+    let (host, _link) =
+        runtime.block_on(Host::start(Setup { protection, ..setup }, &roster.unwrap())).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    device.save(folder.path()).unwrap();
+    let (identity, state) = (folder.path().to_str().unwrap(), folder.path().join("state"));
+    let refused = refusal(Some(&host.address().to_string()), Some(identity), state.to_str(), 2);
+    assert_eq!(refused, "the server refuses this device's certif");
+    runtime.block_on(host.shut_down());
 }
