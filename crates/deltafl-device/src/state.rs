@@ -320,7 +320,7 @@ impl DeviceState {
     pub(crate) fn join(&mut self, authority: [u8; 32], round: SeenRound) -> Result<(), StateError> {
         self.rounds.note(authority, round);
         match &self.folder {
-            Some(folder) => replace(&folder.path.join("rounds"), &self.rounds.to_bytes()),
+            Some(folder) => answer_files::store_rounds(&folder.path.join("rounds"), &self.rounds),
             None => Ok(()),
         }
     }

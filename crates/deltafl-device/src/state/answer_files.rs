@@ -42,7 +42,7 @@ impl AnswerFiles {
         } else if answers.is_empty() && spent.is_empty() {
             answers.store()?;
             spent.store()?;
-            replace(&rounds_path, &rounds.to_bytes())?;
+            store_rounds(&rounds_path, &rounds)?;
         } else {
             return Err(StateError::Missing { path: ledger_path });
         }
@@ -59,11 +59,22 @@ fn has_bytes(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
 
+/// Writes the rounds and their BLAKE3 hash.
+pub(super) fn store_rounds(path: &Path, rounds: &SeenRounds) -> Result<(), StateError> {
+    let mut bytes = rounds.to_bytes();
+    let hash = blake3::hash(&bytes);
+    bytes.extend_from_slice(hash.as_bytes());
+    replace(path, &bytes)
+}
+
 fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
+    let parse = |bytes: &[u8]| {
+        let (body, hash) = bytes.split_last_chunk::<32>()?;
+        let is_whole = blake3::hash(body) == blake3::Hash::from_bytes(*hash);
+        SeenRounds::from_bytes(body).ok().filter(|_| is_whole)
+    };
     match fs::read(path) {
-        Ok(bytes) => {
-            SeenRounds::from_bytes(&bytes).map_err(|_| StateError::Damaged { path: path.to_owned() })
-        }
+        Ok(bytes) => parse(&bytes).ok_or_else(|| StateError::Damaged { path: path.to_owned() }),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(SeenRounds::default()),
         Err(source) => Err(io_error(path)(source)),
     }
@@ -111,6 +122,27 @@ mod tests {
             fs::write(&path, kept).unwrap();
             drop(DeviceState::open(folder.path()).unwrap());
         }
+    }
+
+    #[test]
+    fn a_changed_bit_in_a_record_of_answers_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        answer(&mut state, 0);
+        drop(state);
+        for changed in ["rounds", "ledger", "answers", "privacy"] {
+            let path = folder.path().join(changed);
+            let kept = fs::read(&path).unwrap();
+            for at in 0..kept.len() {
+                let mut bytes = kept.clone();
+                bytes[at] ^= 1 << (at % 8);
+                fs::write(&path, bytes).unwrap();
+                let opened = DeviceState::open(folder.path());
+                assert!(matches!(opened, Err(StateError::Damaged { .. })), "{changed}, byte {at}");
+            }
+            fs::write(&path, kept).unwrap();
+        }
+        drop(DeviceState::open(folder.path()).unwrap());
     }
 
     #[test]
