@@ -27,6 +27,9 @@ pub enum AskError {
     /// The server is unreachable or failed authentication.
     #[error("the request to the server failed")]
     Http(#[from] Box<ureq::Error>),
+    /// The address has no scheme, or one without TLS.
+    #[error("{0} is not the address of a server: https://HOST:PORT is expected")]
+    Address(String),
     /// The server rejected the request.
     #[error("the server answered {status}: {reason}")]
     Refused {
@@ -59,6 +62,9 @@ impl From<ureq::Error> for AskError {
 
 /// Enrols a device: generates its keys and has them certified.
 pub fn enrol(server: &str, token: &Token, name: DeviceName) -> Result<DeviceIdentity, AskError> {
+    if !server.starts_with("https://") {
+        return Err(AskError::Address(server.to_owned()));
+    }
     let server = server.trim_end_matches('/');
     let authority = authority(server, token)?;
     let keys = DeviceKeys::generate()?;

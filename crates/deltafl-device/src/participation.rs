@@ -1,5 +1,6 @@
 //! A configured device that takes part in a federation.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
@@ -19,8 +20,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
     Consent, Device, DeviceConfig, DeviceData, DialError, InvalidAddress, MinuteOfDay, NotAllowed, Offer,
-    ServerEndpoint, SessionError, SessionEvent, SessionObserver, StateError, Unmet, is_refused_certificate,
-    model_trainer, offer,
+    ServerEndpoint, ServerTrust, SessionError, SessionEvent, SessionObserver, StateError, Unmet,
+    is_refused_certificate, model_trainer, offer,
 };
 
 /// How often a server may not know a device that starts.
@@ -75,6 +76,9 @@ pub enum DeviceError {
     /// The server refuses the device's certificate.
     #[error("the server refuses this device's certificate")]
     CertificateRefused,
+    /// The server does not answer a device without certificates.
+    #[error("the server does not answer a connection without certificates")]
+    WithoutCertificates(#[source] SessionError),
     /// The server does not know the device.
     #[error("the server does not know this device")]
     Unknown(#[source] SessionError),
@@ -123,6 +127,9 @@ impl DeviceError {
             Self::NotOneDevice { .. } => Some("name it with --name"),
             Self::CertificateRefused => Some(
                 "it was revoked or has expired: deltafl certs show DIR prints its validity; ask the keeper of the authority",
+            ),
+            Self::WithoutCertificates(_) => Some(
+                "if it has certificates, use --identity DIR, as deltafl enrol device wrote it, and not --insecure; devices connect to the port of serve --listen",
             ),
             Self::Conditions(_) => Some(
                 "use --while COMMAND with a command that checks the condition instead of --on-mains or --unmetered",
@@ -415,6 +422,12 @@ async fn first_offer(
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;
                 wait = Duration::from_secs(1);
+            }
+            // A status with a source is an error of the connection, and not an answer.
+            SessionError::Status(status)
+                if matches!(server.trust, ServerTrust::Loopback) && status.source().is_some() =>
+            {
+                return Err(DeviceError::WithoutCertificates(error));
             }
             _ => return Err(DeviceError::Unknown(error)),
         }

@@ -104,7 +104,13 @@ fn errors_include_instructions_to_fix_them() {
     let mut declared = workdir.start(
         "serve x.toml --certs certs --authority-here --allow-close-levels --listen 127.0.0.1:0 --out declared --blobs blobs --contract contract.json --set data.source=nowhere",
     );
-    declared.hear("listening on ");
+    let address = declared.hear("listening on ").split(';').next().unwrap().to_owned();
+    workdir.printed("data synth glyphs --devices 1 --train 1 --out mine");
+    let refused = workdir.refusal(&format!("device --insecure --server {address} --data mine"));
+    assert!(refused.contains("--identity DIR"), "{refused}");
+    let token = format!("deltafl-{}", "A".repeat(107));
+    let refused = workdir.refusal(&format!("enrol device ward-1 --server localhost:1 --token {token}"));
+    assert!(refused.contains("https://HOST:PORT is expected"), "{refused}");
     fs::write(workdir.path("contract.json"), "{\"inputs\": 3}").unwrap();
     let refused = workdir
         .refusal("serve x.toml --certs certs --authority-here --allow-close-levels --contract contract.json");
