@@ -12,7 +12,7 @@ use miette::{Report, Result};
 
 use crate::certs::identity_error;
 use crate::error::{bad_input, reported};
-use crate::interrupt::stop_on_interrupt;
+use crate::interrupt::disconnect_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
 use crate::settings::ConfigArgs;
@@ -236,7 +236,7 @@ fn take_part(args: TakePart) -> Result<()> {
     };
     let federation = deltafl_data::open(folder)
         .map_err(|e| bad_input(format!("cannot open the federation {}", folder.display())).because(e))?;
-    let stop = stop_on_interrupt();
+    let stop = disconnect_on_interrupt();
     let participation = Participation {
         config: args.config(),
         data: Arc::new(federation),

@@ -2,14 +2,24 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 
 use crate::dashboard;
 
-/// Returns the process-wide flag that Ctrl-C or a termination signal sets. The second signal ends
-/// the process immediately.
+/// Returns the process-wide flag that Ctrl-C or a termination signal sets, for commands that finish
+/// the current round. The second signal ends the process immediately.
 pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
-    static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+    stop_flag("finishing the round")
+}
+
+/// Like [`stop_on_interrupt`], for devices. They do not finish the round.
+pub(crate) fn disconnect_on_interrupt() -> &'static Arc<AtomicBool> {
+    stop_flag("disconnecting")
+}
+
+fn stop_flag(action: &'static str) -> &'static Arc<AtomicBool> {
+    static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    STOP.get_or_init(|| {
         let stop = Arc::new(AtomicBool::new(false));
         let raised = Arc::clone(&stop);
         // Without a handler, Ctrl-C ends the process immediately. The run folder remains valid.
@@ -20,12 +30,11 @@ pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
             }
             // The dashboard displays this itself.
             if !dashboard::is_open() {
-                eprintln!("\nfinishing the round; press Ctrl-C again to quit immediately");
+                eprintln!("\n{action}; press Ctrl-C again to quit immediately");
             }
         });
         stop
-    });
-    &STOP
+    })
 }
 
 /// Returns `Break` if Ctrl-C was pressed or a termination signal arrived.

@@ -22,7 +22,7 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::device::GuardArgs;
 use crate::error::{bad_input, explained};
-use crate::interrupt::stop_on_interrupt;
+use crate::interrupt::disconnect_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::{KernelArgs, at_least_one};
 
@@ -136,7 +136,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let options = options(&args)?;
     eprintln!("{} devices on their way to {}", devices.len(), args.server);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
-    let stop = stop_on_interrupt();
+    let stop = disconnect_on_interrupt();
     runtime.block_on(async {
         tokio::spawn(report_absence(args.server.clone()));
         let mut swarm = Swarm::start(devices, &trainer, &federation, &options);

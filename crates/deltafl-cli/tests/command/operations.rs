@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
+#[cfg(unix)]
+use crate::support::ctrl_c;
 use crate::support::{DEPLOYED, Workdir, asked};
 use crate::watchdog;
 
@@ -124,6 +126,19 @@ fn a_server_without_the_keys_of_the_authority_shows_its_certificate_and_revokes(
     assert!(workdir.printed("certs revoke ward-1").contains("ward-1 is revoked"));
     let refused = workdir.refusal("certs device ward-2 --out ward-2");
     assert!(refused.contains("where the authority's keys are"), "{refused}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_device_disconnects_and_does_not_claim_to_finish_its_round() {
+    let _limit = watchdog::start();
+    let workdir = Workdir::with(DEPLOYED);
+    workdir.printed("data synth glyphs --devices 1 --train 1 --out mine");
+    let mut device = workdir.start("device --insecure --server 127.0.0.1:1 --data mine");
+    device.hear("trying again");
+    ctrl_c(&device.child);
+    device.hear("disconnecting; press Ctrl-C again");
+    assert!(device.child.wait().unwrap().success());
 }
 
 #[test]
