@@ -1,10 +1,11 @@
 //! The inspected values of a column, and the type and roles that they suggest.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::ColumnRole;
 use crate::import::cell::{Cell, Decimal, days, has_comma, is_missing, number, truth_word};
+use crate::import::encoding::class_name;
 use crate::import::images::is_image;
 use crate::import::table::parse_split;
 
@@ -234,12 +235,17 @@ impl Sample {
 
     /// Whether the values are numbers to predict rather than classes.
     pub(super) fn is_quantity(&self) -> bool {
-        self.kind() == ColumnRole::Number && (!self.is_whole || self.is_full || self.distinct.len() > 20)
+        self.kind() == ColumnRole::Number && (!self.is_whole || self.is_full || self.classes() > 20)
     }
 
     /// Whether the values are the whole numbers from 0 to one less than their count.
     pub(super) fn is_dense(&self) -> bool {
-        self.is_whole && self.lowest.abs() < 0.5 && (self.highest as usize) < self.distinct.len()
+        self.is_whole && self.lowest.abs() < 0.5 && (self.highest as usize) < self.classes()
+    }
+
+    /// Returns the number of classes: `3` and `3.0` are one.
+    fn classes(&self) -> usize {
+        self.distinct.keys().map(|text| class_name(text)).collect::<HashSet<_>>().len()
     }
 
     pub(super) fn note(&self, role: ColumnRole, reason: Option<&str>, regression: bool) -> String {
@@ -248,7 +254,7 @@ impl Sample {
         let distinct = self.distinct.len();
         match role {
             ColumnRole::Label if regression => notes.push("numbers to predict".to_owned()),
-            ColumnRole::Label => notes.push(format!("{more}{distinct} classes")),
+            ColumnRole::Label => notes.push(format!("{more}{} classes", self.classes())),
             ColumnRole::Device => notes.push(format!("{more}{distinct} devices")),
             ColumnRole::Category => notes.push(format!("{more}{distinct} values")),
             ColumnRole::Number => notes.push(format!("{} to {}", self.lowest, self.highest)),
@@ -289,6 +295,16 @@ fn is_decorated(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_that_is_written_in_two_ways_is_counted_once() {
+        let mut labels = Sample::new("label");
+        for text in ["0", "0.0", "2"] {
+            labels.add(&Cell::Text(text.into()), Decimal::Point);
+        }
+        assert_eq!(labels.note(ColumnRole::Label, None, false), "2 classes");
+        assert!(!labels.is_dense(), "no label is 1");
+    }
 
     #[test]
     fn numbers_with_units_and_separated_thousands_are_recognised() {
