@@ -7,10 +7,12 @@ use arrow_array::{
     Array as _, ArrayRef, Float64Array, RecordBatch, RecordBatchIterator, StringArray, UInt32Array,
     UInt64Array,
 };
-use arrow_schema::{Field, SchemaRef};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{ArrowError, Field, SchemaRef};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyList};
+use pyo3::types::{PyBytes, PyCapsule, PyList};
 
 use crate::failure::invalid;
 
@@ -64,6 +66,26 @@ impl Table {
         let columns = columns.into_iter().map(column).collect::<PyResult<Vec<_>>>()?;
         let batch = RecordBatch::try_from_iter_with_nullable(columns).map_err(|e| invalid(py, e))?;
         Ok(Self::new(batch.schema(), vec![batch]))
+    }
+
+    /// Returns the table as a stream of Arrow, with its types and missing values.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let written = || -> Result<Vec<u8>, ArrowError> {
+            let mut writer = StreamWriter::try_new(Vec::new(), &self.schema)?;
+            self.batches.iter().try_for_each(|batch| writer.write(batch))?;
+            writer.into_inner()
+        };
+        Ok(PyBytes::new(py, &written().map_err(|e| invalid(py, e))?))
+    }
+
+    /// Reads the result of `to_bytes`.
+    #[staticmethod]
+    fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
+        let read = || -> Result<Self, ArrowError> {
+            let reader = StreamReader::try_new(bytes, None)?;
+            Ok(Self { schema: reader.schema(), batches: reader.collect::<Result<_, _>>()? })
+        };
+        read().map_err(|e| invalid(py, e))
     }
 
     /// Returns every column as its name and its values: a list of strings or of numbers.

@@ -168,6 +168,10 @@ def test_federations_and_tables_can_be_pickled(federation: dfl.Federation) -> No
     run = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **SHORT)
     table = pickle.loads(pickle.dumps(run.table()))
     assert table.columns == run.table().columns and table.to_dict()["name"] == ["FedAvg"]
+    pyarrow = pytest.importorskip("pyarrow")
+    # `rounds` contains whole numbers, missing numbers and missing texts.
+    for given in (run.table(), run.rounds(), run.devices()):
+        assert pyarrow.table(pickle.loads(pickle.dumps(given))).equals(pyarrow.table(given))
 
 
 def test_a_run_is_indexed_by_position_and_names_the_known_models(federation: dfl.Federation) -> None:

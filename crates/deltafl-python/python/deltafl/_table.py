@@ -34,7 +34,7 @@ class Table:
         return dict(self._inner.to_columns())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table.from_columns, (self.to_dict(),)
+        return _restored, (self._inner.to_bytes(),)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._inner.__arrow_c_stream__(requested_schema)
@@ -62,6 +62,11 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table of {len(self)} rows: {', '.join(self.columns)}"
+
+
+def _restored(content: bytes) -> Table:
+    """Creates a table from its pickled content."""
+    return Table(_deltafl.Table.of_bytes(content))
 
 
 def _package(name: str) -> Any:
