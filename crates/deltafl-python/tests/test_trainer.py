@@ -321,6 +321,11 @@ def test_a_regression_trainer_has_regression_metrics() -> None:
     )
     assert out.tracks[0].params()[0] == pytest.approx(3.0, abs=0.1)
     assert {"rmse", "mae", "r_squared"} <= set(out.devices().columns)
+    classes = dfl.Federation({"d": (np.ones((6, 1)), np.arange(6))})
+    with pytest.raises(dfl.InvalidInput, match='the targets are classes, but the trainer has task="regression"'):
+        dfl.train(classes, Mean(), dfl.FedAvg(), **SHORT)
+    with pytest.raises(dfl.InvalidInput, match="the targets are real numbers, but the trainer has task='classes'"):
+        dfl.train(dfl.Federation(devices), Softmax(1, 2), dfl.FedAvg(), **SHORT)
 
 
 def test_random_numbers_are_keyed_by_device_round_and_seed() -> None:

@@ -18,7 +18,7 @@ from ._experiment import CallerObjects, text, with_algorithms
 from ._federation import Federation
 from ._progress import Progress, interruptible
 from ._run import Run
-from ._trainer import Bridge, Trainer
+from ._trainer import Bridge, Trainer, check_task
 from .errors import Error, InvalidInput
 
 __all__ = ["Device", "Server"]
@@ -196,6 +196,8 @@ class Device(_Background):
         stop: _deltafl.Stop | None,
     ) -> None:
         federation = self._federation(data, classes)
+        if trainer is not None:
+            check_task(federation, trainer)
         bridge = None if trainer is None else Bridge(trainer, (), federation._layout)
         self._work = (federation._inner, bridge, self._display_name(federation))
         self._begin(stop)
@@ -279,6 +281,8 @@ class Server(_Background):
         progress: bool | None = None,
         **options: Any,
     ) -> None:
+        if like is not None and trainer is not None:
+            check_task(like, trainer)
         supplied = CallerObjects(like, trainer)
         if isinstance(experiment, Mapping):
             written, bridges = with_algorithms(experiment, has_trainer=trainer is not None)

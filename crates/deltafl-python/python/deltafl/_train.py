@@ -18,7 +18,7 @@ from ._algorithms import Algorithm
 from ._experiment import CallerObjects, text
 from ._federation import Federation
 from ._run import Run, TrainOptions, train_experiment
-from ._trainer import Trainer
+from ._trainer import Trainer, check_task
 from ._workers import ProcessTrainer
 from .callbacks import Callback
 from .errors import InvalidInput
@@ -196,6 +196,8 @@ def _check(federation: Any, model: Any) -> None:
             f"expected a model of deltafl.models or a Trainer, got {kind}; "
             "wrap a PyTorch module with deltafl.torch.Module"
         )
+    if isinstance(model, Trainer):
+        check_task(federation, model)
     if federation._layout is not None and isinstance(model, Model):
         raise InvalidInput("built-in models need one matrix of inputs and one target per example: use a Trainer")
 

@@ -16,9 +16,10 @@ from .errors import InvalidInput
 if TYPE_CHECKING:
     from ._algorithm import AlgorithmBridge
     from ._cohort import Cohort, CohortDevice
+    from ._federation import Federation
     from ._layout import Layout
 
-__all__ = ["Bridge", "Local", "Trainer"]
+__all__ = ["Bridge", "Local", "Trainer", "check_task"]
 
 Array = NDArray[Any]
 
@@ -323,6 +324,20 @@ class Bridge:
                 f"{method} must return a vector of {self.num_params} params, got shape {vector.shape}"
             )
         return vector
+
+
+def check_task(federation: Federation, trainer: Trainer) -> None:
+    """Rejects real targets for a task of classes, and classes for a regression."""
+    layout, task = federation._layout, trainer.task
+    per_position = layout is not None and layout.has_positions
+    are_real = layout.has_real_positions if layout is not None and per_position else not federation.classes
+    if are_real and task != "regression":
+        raise InvalidInput(f'the targets are real numbers, but the trainer has task={task!r}: use task="regression"')
+    if not are_real and task == "regression":
+        raise InvalidInput(
+            'the targets are classes, but the trainer has task="regression": use task="classes", or convert the '
+            "targets with astype(np.float32)"
+        )
 
 
 def _length(inputs: Any) -> int:
