@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use deltafl::data::{
-    self, BatchBuffer, Columns, ContentHash, DeviceExamples, DeviceTable, Examples, FederationIndex,
-    InputColumn, InputKind, InvalidDevice, Shape, Split, TargetBuffer, TargetKind, synthetic,
+    self, BatchBuffer, Columns, ContentHash, DeviceExamples, DeviceTable, Examples, FeatureColumn,
+    FederationIndex, InputColumn, InputKind, InvalidDevice, Shape, Split, TargetBuffer, TargetKind,
+    synthetic,
 };
 use deltafl::model::Inputs;
 use deltafl::task::Targets;
@@ -36,6 +37,7 @@ pub(crate) struct Arrays<'py> {
     targets: Bound<'py, PyAny>,
     classes: Option<usize>,
     class_names: Vec<String>,
+    feature_names: Vec<String>,
 }
 
 #[pymethods]
@@ -63,7 +65,7 @@ impl Federation {
             inputs,
             targets: buffer.into_column(),
             class_names: arrays.class_names,
-            feature_columns: Vec::new(),
+            feature_columns: arrays.feature_names.into_iter().map(FeatureColumn::number).collect(),
             coding: None,
             words: None,
             vectors: None,
@@ -113,6 +115,12 @@ impl Federation {
     #[getter]
     fn classes(&self) -> usize {
         self.inner.classes()
+    }
+
+    /// The names of the columns of the inputs. Empty if they have no names.
+    #[getter]
+    fn feature_names(&self) -> Vec<&str> {
+        self.inner.feature_columns().iter().map(|column| column.name.as_str()).collect()
     }
 
     /// The BLAKE3 hash of the contents.

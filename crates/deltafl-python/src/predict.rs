@@ -87,8 +87,9 @@ pub(crate) fn prepared(
     let contract = run_folder::read_contract(&folder).map_err(|e| folder_exception(py, e))?;
     let inner = Arc::clone(&federation.get().inner);
     let Some(contract) = contract else { return Ok(Federation { inner }) };
-    // An imported table has its own categories and classes.
-    if !inner.feature_columns().is_empty() {
+    // A table has its own order of columns, categories and classes.
+    let has_names = !inner.class_names().is_empty() && contract.inputs == inner.kind();
+    if !inner.feature_columns().is_empty() || has_names {
         let fitted = contract.fit(inner.as_ref().clone()).map_err(|e| invalid(py, e))?;
         return Ok(Federation { inner: Arc::new(fitted) });
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{DeviceExamples, InputKind, TargetKind};
+use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, TargetKind};
 use deltafl_data::Heading;
 use numpy::{PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -54,9 +54,10 @@ impl FederationWriter {
             .map_err(|e| invalid(py, chain(&e)))
     }
 
-    /// Completes the folder.
-    fn finish(&mut self, py: Python<'_>) -> PyResult<()> {
-        let writer = self.writer.take().ok_or_else(|| invalid(py, "there are no devices"))?;
+    /// Completes the folder. Inputs without names have no `feature_names`.
+    fn finish(&mut self, py: Python<'_>, feature_names: Vec<String>) -> PyResult<()> {
+        let mut writer = self.writer.take().ok_or_else(|| invalid(py, "there are no devices"))?;
+        writer.feature_columns(feature_names.into_iter().map(FeatureColumn::number).collect());
         py.detach(|| writer.finish()).map(drop).map_err(|e| invalid(py, chain(&e)))
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_run import command
 
 import deltafl as dfl
 
@@ -348,3 +350,77 @@ def test_inputs_with_other_features_are_explained() -> None:
     for wrong in (inputs[:, :2], inputs[0], np.ones((4, 1, 2))):
         with pytest.raises(dfl.InvalidInput, match="trained on 3 features per example, got inputs of shape"):
             run[0].predict(wrong)
+
+
+def wards(columns: list[str], **values: Any) -> dict[str, Any]:
+    """Returns the columns of a table of six devices, in this order. The target follows from ``age``."""
+    rng = np.random.default_rng(5)
+    made: dict[str, Any] = {"ward": [f"w{k % 6}" for k in range(120)], "age": rng.normal(size=120), "dose": rng.normal(size=120)}
+    made["ill"] = (made["age"] > 0).astype(np.int64)
+    return {name: made[name] for name in columns}
+
+
+@pytest.mark.parametrize("module", ["pandas", "polars"])
+def test_the_columns_of_a_frame_are_found_by_name(module: str) -> None:
+    frame_of = pytest.importorskip(module).DataFrame
+    frame = frame_of(wards(["ward", "age", "dose", "ill"]))
+    swapped = frame_of(wards(["dose", "ill", "age", "ward"]))
+    of_table = dfl.Federation.from_table(frame, device="ward", target="ill")
+    of_arrays = dfl.Federation.from_arrays(frame[["age", "dose"]], frame["ill"], frame["ward"])
+    of_devices = dfl.Federation({"w": (frame[["age", "dose"]], frame["ill"]), "v": (swapped[["dose", "age"]], swapped["ill"])})
+    assert of_devices["v"][0].tolist() == of_devices["w"][0].tolist()
+    written = dfl.Federation.write("written", [("w", (frame[["age", "dose"]], frame["ill"]))], classes=2)
+    for trained in (of_table, pickle.loads(pickle.dumps(of_arrays)), of_devices, written):
+        run = dfl.train(trained, dfl.models.Linear(intercept=True), dfl.FedAvg(), rounds=20, cohort=1, local=dfl.SGD(lr=0.5, batch=10), progress=False, out=f"run-{len(list(Path().iterdir()))}")
+        matrix = np.stack([frame["age"], frame["dose"]], axis=1)
+        expected = run[0].predict_proba(matrix).tolist()
+        assert run[0].predict_proba(swapped[["dose", "age"]]).tolist() == expected
+        assert run[0].predict_proba(swapped).tolist() == expected, "further columns are ignored"
+        wrong = (run[0].predict(matrix) != frame["ill"].to_numpy()).mean()
+        other = dfl.Federation.from_table(swapped, device="ward", target="ill")
+        assert np.mean(run.evaluate(other).models["FedAvg"]["error"]) == pytest.approx(wrong)
+        renamed = frame_of({"dose": [1.0], "years": [2.0]})
+        message = "have other columns than the training data: missing are 'age'; unknown are 'years'"
+        with pytest.raises(dfl.InvalidInput, match=f"the inputs {message}"):
+            run[0].predict(renamed)
+        with pytest.raises(dfl.InvalidInput, match=f"the devices {message}"):
+            run.evaluate(dfl.Federation({"w": (renamed, [1])}))
+    with pytest.raises(dfl.InvalidInput, match=f"the inputs of device 'v' {message}"):
+        dfl.Federation({"w": (frame[["age", "dose"]], frame["ill"]), "v": (renamed, [1])})
+
+
+def test_inputs_without_names_are_used_by_position() -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = wards(["age", "dose", "ill", "ward"])
+    matrix = np.stack([columns["age"], columns["dose"]], axis=1).astype(np.float32)
+    named = dfl.Federation.from_arrays(pandas.DataFrame(matrix, columns=["age", "dose"]), columns["ill"], columns["ward"])
+    unnamed = dfl.Federation.from_arrays(pandas.DataFrame(matrix), columns["ill"], columns["ward"])
+    own: dict[str, Any] = {"rounds": 2, "cohort": 3, "local": dfl.SGD(lr=0.5, batch=10), "progress": False}
+    for trained, other in ((named, unnamed), (unnamed, named)):
+        run = dfl.train(trained, dfl.models.Linear(), dfl.FedAvg(), **own)
+        expected = run[0].predict_proba(matrix).tolist()
+        assert run[0].predict_proba(pandas.DataFrame(matrix)).tolist() == expected
+        assert run.evaluate(other).table().to_dict() == run.evaluate(trained).table().to_dict()
+
+
+def test_a_frame_for_a_run_of_encoded_columns_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    Path("a.csv").write_text("id,kind,size,label\n" + "".join(f"d{k % 4},{'xy'[k % 2]},{k},{k % 2}\n" for k in range(40)))
+    done = command("data", "import", "csv", "a.csv", "--device", "id", "--label", "label", "--out", "a")
+    assert done.returncode == 0, done.stderr
+    run = dfl.train(dfl.Federation.open("a"), dfl.models.Linear(), dfl.FedAvg(), rounds=2, cohort=2, local=dfl.SGD(lr=0.1, batch=10), progress=False)
+    with pytest.raises(dfl.InvalidInput, match="the run encoded the columns kind of its table"):
+        run[0].predict(pandas.DataFrame({"size": [1.0], "kind": [0.0], "more": [1.0]}))
+    assert len(run[0].predict(np.zeros((1, 3)))) == 1
+
+
+def test_classes_are_found_by_name() -> None:
+    rng = np.random.default_rng(6)
+    inputs = rng.normal(size=(200, 2)).astype(np.float32)
+    kinds = np.array(["a", "b", "c"])[(inputs[:, 0] > -0.4).astype(int) + (inputs[:, 0] > 0.4)]
+    own: dict[str, Any] = {"rounds": 30, "cohort": 1, "local": dfl.SGD(lr=0.5, batch=10), "progress": False}
+    run = dfl.train(dfl.Federation.from_arrays(inputs, kinds, np.zeros(200)), dfl.models.Linear(intercept=True), dfl.FedAvg(), **own)
+    some = kinds != "a"
+    wrong = (run[0].predict(inputs[some]) != np.where(kinds[some] == "b", 1, 2)).mean()
+    evaluated = run.evaluate(dfl.Federation.from_arrays(inputs[some], kinds[some], np.zeros(some.sum())))
+    assert evaluated.models["FedAvg"]["error"].tolist() == pytest.approx([wrong])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,35 @@ from numpy.typing import NDArray
 
 from .errors import InvalidInput
 
-__all__ = ["class_targets", "feature_values", "missing_values"]
+__all__ = ["check_columns", "class_targets", "column_names", "feature_values", "missing_values"]
 
 Array = NDArray[Any]
+#: The largest number of names in a message.
+_SHOWN = 10
+
+
+def column_names(table: Any) -> list[str]:
+    """Returns the names of the columns of a table. Arrays and numbered columns have no names."""
+    columns = getattr(table, "column_names", None)
+    columns = getattr(table, "columns", None) if columns is None else columns
+    names: list[Any] = [] if columns is None or callable(columns) else list(columns)
+    named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return [str(name) for name in names] if named else []
+
+
+def check_columns(what: str, found: Sequence[str], expected: Sequence[str]) -> None:
+    """Rejects columns that lack some of the expected names."""
+    missing = [name for name in expected if name not in set(found)]
+    if missing:
+        unknown = [name for name in found if name not in set(expected)]
+        others = f"; unknown are {_listed(unknown)}" if unknown else ""
+        raise InvalidInput(f"{what} have other columns than the training data: missing are {_listed(missing)}{others}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns the first names and the number of the others."""
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def missing_values(values: Array) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._columns import feature_values
+from ._columns import check_columns, column_names, feature_values
 from ._kinds import is_mapping
 from ._table import Table
 from .errors import InvalidInput
@@ -148,6 +148,9 @@ def prepared(run: Run, federation: Federation) -> Federation:
             "the run normalised its inputs with constants of its training data, which the folders of earlier "
             "versions do not contain: evaluate its own data with run.evaluate()"
         )
+    names = federation._inner.feature_names
+    if names:
+        check_columns("the devices", names, _trained_columns(run) or names)
     found = Federation._of(_deltafl.prepared(run.path, federation._inner))
     found._layout = federation._layout
     return found
@@ -209,7 +212,7 @@ def outputs(track: Track, inputs: Any, seed: int | None) -> Array:
         if _normalises(run):
             raise InvalidInput("the run normalised its inputs: pass a matrix, or use run.evaluate(federation)")
         return np.asarray(trainer.predict(params, inputs))
-    rows = _checked(track, _matrix(inputs))
+    rows = _checked(track, _matrix(run, inputs))
     if trainer is not None:
         if len(rows) and (rows.dtype == np.uint8 or _normalises(run)):
             # A trainer receives the same numbers as in training.
@@ -247,10 +250,30 @@ def _built_in(track: Track, params: NDArray[np.float32], federation: Federation,
     return found[:, 0] if task == "regression" else found
 
 
-def _matrix(inputs: Any) -> Array:
-    """Returns a matrix of an array or of the columns of a table."""
-    names = getattr(inputs, "column_names", None) or getattr(inputs, "columns", None)
-    if names is None:
+def _trained_columns(run: Run) -> list[str]:
+    """Returns the names of the columns of the training data. Empty if they have no names."""
+    return [str(column["name"]) for column in run._contract().get("columns", [])]
+
+
+def _matrix(run: Run, inputs: Any) -> Array:
+    """Returns a matrix of an array or of the columns of a table, which are matched by name."""
+    columns = getattr(inputs, "column_names", None)
+    columns = getattr(inputs, "columns", None) if columns is None else columns
+    if columns is None:
         array = np.asarray(inputs)
         return array if array.dtype == np.uint8 else np.ascontiguousarray(array, dtype=np.float32)
-    return np.stack([feature_values(str(name), inputs[name]) for name in names], axis=1)
+    names, wanted = column_names(inputs), _trained_columns(run)
+    if names and wanted:
+        check_columns("the inputs", names, wanted)
+        encoded = [str(column["name"]) for column in run._contract()["columns"] if set(column) - {"name", "fill"}]
+        if encoded:
+            raise InvalidInput(
+                f"the run encoded the columns {', '.join(encoded)} of its table: pass the encoded features as a "
+                "matrix without names, or predict a file with `deltafl predict`"
+            )
+        columns = wanted
+    parts = [inputs[name] for name in columns]
+    rows = np.stack([feature_values(str(name), part) for name, part in zip(columns, parts)], axis=1)
+    # A table of grey levels is used as a matrix of grey levels.
+    are_levels = run._contract().get("inputs", {}).get("kind") == "bytes"
+    return rows.astype(np.uint8) if are_levels and all(np.asarray(part).dtype == np.uint8 for part in parts) else rows

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._arrays import class_labels, matrix, one_matrix, one_vector, whole_numbers
-from ._columns import class_targets, feature_values, missing_values
+from ._columns import check_columns, class_targets, column_names, feature_values, missing_values
 from ._kinds import is_list, is_mapping, is_tuple
 from ._layout import Layout, Part, is_structured
 from ._sources import columns_of, device_arrays, is_source, rows_of
@@ -47,6 +47,7 @@ class _Arrays:
     targets: Array
     classes: int | None
     class_names: list[str]
+    feature_names: list[str]
 
 
 class Federation:
@@ -65,7 +66,8 @@ class Federation:
     structured inputs.
 
     Both accept everything that ``numpy.asarray`` converts: torch tensors on the CPU, Arrow arrays,
-    polars frames.
+    pandas and polars frames. The names of the columns of a frame are stored, and the columns of
+    other frames are matched by name.
 
     **Memory.** The inputs are not copied if they are views of one float32 or uint8 array in C
     order, such as slices of a matrix sorted by device. Do not modify that array while the
@@ -129,22 +131,26 @@ class Federation:
         if any(is_tuple(value) and len(value) in (2, 3) and is_structured(value) for value in given.values()):
             self._layout = Layout.of({id: (value[0], value[1]) for id, value in given.items()})
             given = {id: (*self._layout.packed(id, value[0], value[1]), *value[2:]) for id, value in given.items()}
-        parts = [_device(id, value, split) for id, value in given.items()]
+        names = next((found for value in given.values() if (found := _input_names(value))), list[str]())
+        parts = [_device(id, value, split, names) for id, value in given.items()]
         inputs, offsets = one_matrix(ids, [part[0] for part in parts])
         counts = [len(part[0]) for part in parts]
         targets, classes = one_vector(ids, [part[1] for part in parts], offsets, len(inputs), classes)
         splits = [part[2] for part in parts]
-        self._hold(_Arrays(name, ids, splits, offsets, counts, inputs, targets, classes, []))
+        self._hold(_Arrays(name, ids, splits, offsets, counts, inputs, targets, classes, [], names))
 
     def _hold(self, arrays: _Arrays) -> None:
+        if len(arrays.feature_names) != arrays.inputs.shape[1]:
+            arrays = replace(arrays, feature_names=[])
         self._inner = _deltafl.Federation.of_arrays(arrays)
         self._source = ("arrays", arrays)
 
-    def _name_classes(self, names: list[str]) -> None:
-        """Sets the names of the classes. Does nothing if their number differs."""
-        if names and len(names) == self.classes:
+    def _set_names(self, classes: list[str], features: list[str]) -> None:
+        """Sets the names of the classes and of the features. Class names of another number are ignored."""
+        classes = classes if len(classes) == self.classes else []
+        if classes or features:
             arrays: _Arrays = self._source[1]
-            self._hold(replace(arrays, class_names=names))
+            self._hold(replace(arrays, class_names=classes, feature_names=features))
 
     @classmethod
     def _of(cls, inner: _deltafl.Federation, *source: Any) -> Federation:
@@ -206,7 +212,7 @@ class Federation:
         if classes is None and np.issubdtype(labels.dtype, np.integer):
             classes = int(labels.max()) + 1
         federation = cls(parts, name=name, classes=classes, split=split)
-        federation._name_classes(names)
+        federation._set_names(names, column_names(inputs))
         return federation
 
     @classmethod
@@ -257,7 +263,9 @@ class Federation:
         if missing_values(np.asarray(labels)).any():
             count = int(missing_values(np.asarray(labels)).sum())
             raise InvalidInput(f"column {target!r}: {count} rows have no target")
-        return cls.from_arrays(rows, labels, owners, name=name, classes=classes, split=split)
+        federation = cls.from_arrays(rows, labels, owners, name=name, classes=classes, split=split)
+        federation._set_names(list(federation._source[1].class_names), wanted)
+        return federation
 
     @classmethod
     def from_dataset(
@@ -310,7 +318,7 @@ class Federation:
             for places in np.split(order, starts[1:])
         }
         federation = cls(parts, name=name, classes=classes, split=split)
-        federation._name_classes(names)
+        federation._set_names(names, [])
         return federation
 
     @classmethod
@@ -360,18 +368,19 @@ class Federation:
             name: The name of the federation. The default is the name of the folder.
             split: The splits of the devices, as for :class:`Federation`.
         """
-        split, ids = _by_name(split), list[str]()
+        split, ids, names = _by_name(split), list[str](), list[str]()
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
         for pair in devices:
             if not is_list(pair) or len(pair) != 2:
                 raise InvalidInput(f"devices must yield pairs (identity, (inputs, targets)), got {_shown(pair)}")
             id, value = pair
-            inputs, targets, part = _device(str(id), value, split)
+            names = names or _input_names(value)
+            inputs, targets, part = _device(str(id), value, split, names)
             labels = class_labels(str(id), targets) if classes else np.asarray(targets, dtype=np.float32)
             writer.push(str(id), part, np.ascontiguousarray(inputs), labels)
             ids.append(str(id))
         _check_splits(ids, split)
-        writer.finish()
+        writer.finish(names)
         return cls.open(folder)
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -472,11 +481,23 @@ def _check_splits(ids: list[str], split: Splits) -> None:
         raise InvalidInput(f"split= names {len(unknown)} devices that do not exist: {shown}")
 
 
-def _device(id: str, value: Any, split: Splits) -> tuple[Array, Array, str]:
-    """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
+def _input_names(value: Any) -> list[str]:
+    """Returns the names of the columns of the inputs of a device."""
+    return column_names(value[0]) if is_tuple(value) and value else []
+
+
+def _device(id: str, value: Any, split: Splits, names: list[str]) -> tuple[Array, Array, str]:
+    """Returns the inputs as a matrix, the targets as a vector, and the split of a device.
+
+    Columns with names are put in the order of ``names``.
+    """
     if not is_tuple(value) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
     inputs, targets = matrix(id, value[0]), whole_numbers(np.asarray(value[1]))
+    found = _input_names(value)
+    if found and found != names:
+        check_columns(f"the inputs of device {id!r}", found, names)
+        inputs = inputs[:, [found.index(name) for name in names]]
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.ndim != 1:

@@ -372,8 +372,10 @@ class Track:
         """Returns the outputs of the model: a probability per class, or one real number.
 
         Args:
-            inputs: A matrix, a polars, pandas or Arrow table of the features in the order of the
-                training data, or a dict of arrays for a trainer.
+            inputs: A matrix of the features in the order of the training data, a polars, pandas or
+                Arrow table, or a dict of arrays for a trainer. The columns of a table are found by
+                name, and further columns are ignored. If the training data has no names, the
+                columns must be in its order.
             seed: The seed of the run. The default is the first seed of the experiment.
         """
         return outputs(self, inputs, seed)
@@ -385,8 +387,10 @@ class Track:
         The model of a trainer needs the trainer: ``Run(folder, trainer=…)``.
 
         Args:
-            inputs: A matrix, a polars, pandas or Arrow table of the features in the order of the
-                training data, or a dict of arrays for a trainer.
+            inputs: A matrix of the features in the order of the training data, a polars, pandas or
+                Arrow table, or a dict of arrays for a trainer. The columns of a table are found by
+                name, and further columns are ignored. If the training data has no names, the
+                columns must be in its order.
             seed: The seed of the run. The default is the first seed of the experiment.
         """
         found = outputs(self, inputs, seed)
