@@ -1,5 +1,6 @@
 //! Rounds that did not change the params: their number, and a warning if they are the majority.
 
+use deltafl::terms::TrackSchedule;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{IdleCause, IdleRounds, Summary};
 
@@ -35,6 +36,9 @@ pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo
             format!("η is found every {} rounds (eta_every): find it more often", track.eta_every)
         }
         IdleCause::EmptyTail => "no loss of a cohort reached η".to_owned(),
+        IdleCause::Unserved if !divides_cohorts(experiment) => {
+            "the algorithm gave no device of the cohort a weight above 0".to_owned()
+        }
         IdleCause::Unserved => format!(
             "a device serves one track per round if tracks = \"apart\": a cohort of {} devices is too small for {} tracks",
             experiment.cohort(),
@@ -44,4 +48,31 @@ pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo
             format!("availability.drop_out is {:?}", experiment.availability().drop_out.get())
         }
     })
+}
+
+/// Whether a device of a cohort serves one track of several.
+fn divides_cohorts(experiment: &Experiment) -> bool {
+    experiment.schedule() == Some(TrackSchedule::Apart) && experiment.labels().len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_divided_cohort_is_too_small_for_its_tracks() {
+        let of = |schedule: &str| {
+            let experiment = Experiment::parse(&format!(
+                "name = 'x'\nrounds = 1\ncohort = 2\ntracks = '{schedule}'\n\
+                 [data]\nsource = {{ kind = 'glyphs', devices = 4 }}\n[model]\nkind = 'linear'\n\
+                 [local]\nepochs = 1\nbatch = 10\nlearning_rate = 1.0\n\
+                 [[algorithm]]\nkind = 'fedavg'\n[[algorithm]]\nkind = 'fedprox'\nmu = 0.1\n"
+            ))
+            .unwrap();
+            let idle = IdleRounds { rounds: 1, unserved: 1, ..IdleRounds::default() };
+            hint(&idle, &experiment, &tracks(&experiment)[0]).unwrap()
+        };
+        assert_eq!(of("together"), "the algorithm gave no device of the cohort a weight above 0");
+        assert!(of("apart").ends_with("a cohort of 2 devices is too small for 2 tracks"));
+    }
 }
