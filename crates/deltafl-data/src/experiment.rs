@@ -380,14 +380,18 @@ impl Experiment {
         self.try_plan(external).expect("a valid experiment is a valid plan")
     }
 
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            cohort_size: self.cohort(),
+            with_replacement: self.with_replacement(),
+            availability: self.0.availability,
+        }
+    }
+
     fn try_plan(&self, external: Option<&dyn ExternalAlgorithms>) -> Result<Plan, InvalidPlan> {
         let plan = Plan::builder()
             .rounds(self.rounds())
-            .sampling(Sampling {
-                cohort_size: self.cohort(),
-                with_replacement: self.with_replacement(),
-                availability: self.0.availability,
-            })
+            .sampling(self.sampling())
             .local(self.0.local)
             .evaluate_every(self.evaluate_every())
             .terms(self.terms())

@@ -207,6 +207,8 @@ fn finished_round(
     let mut attempt = 0;
     loop {
         let present = exchange.reachable()?;
+        // A cohort of the devices that are connected is no sample of all devices.
+        spending.drawn_from_all = present == Reachable::Everyone;
         let reached = || cohort.iter().all(|drawn| present.contains(drawn.device));
         if attempt > 0 || exchange.devices() != devices || !reached() {
             let draw = Draw { seed: state.seed, round: state.round, attempt };

@@ -163,8 +163,8 @@ impl Experiment {
         let total = round * device.rounds + plan.evaluation * device.evaluations;
         let every_round = total.epsilon(plan.delta);
         let tracks = if self.terms().schedule == TrackSchedule::Together { device.tracks } else { 1 };
-        let q = (self.cohort() as f64 / devices.max(1) as f64).min(1.0);
-        let sampled = plan.sampled_round(q, tracks).map(|round| round.epsilon(self.rounds(), plan.delta));
+        let sampled = plan.sampled_round(&self.sampling(), devices, tracks);
+        let sampled = sampled.map(|round| round.epsilon(self.rounds(), plan.delta));
         Some(PrivacyCost {
             device,
             total,

@@ -1,5 +1,6 @@
 //! Experiments that must not be deployed.
 
+use deltafl::privacy::Mechanism;
 use deltafl::terms::{TrackSchedule, Weights};
 use deltafl_data::experiment::Experiment;
 
@@ -35,6 +36,9 @@ pub enum Undeployable {
     /// A device could count twice in a sum.
     #[error("the experiment draws cohorts with replacement, which a deployment rejects")]
     WithReplacement,
+    /// The server would add noise that follows from the published seed.
+    #[error("the noise of mechanism = \"central\" follows from the seed, which a server publishes")]
+    CentralNoise,
     /// The tracks train together.
     #[error("the experiment trains its tracks together, which devices refuse")]
     TracksTogether,
@@ -75,6 +79,9 @@ impl Undeployable {
             Self::WithReplacement => {
                 "a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false"
             }
+            Self::CentralNoise => {
+                "let the devices add the noise: remove mechanism, or --set privacy.mechanism=distributed"
+            }
             Self::TracksTogether => {
                 "the difference of the sums of two tracks is the sum over the devices between their thresholds: write \
                  tracks = \"in-turn\" or \"apart\" into the experiment, or --set tracks=in-turn"
@@ -104,6 +111,9 @@ pub(super) fn check(config: &ServerConfig, experiment: &Experiment) -> Result<()
     }
     if experiment.with_replacement() {
         return Err(Undeployable::WithReplacement);
+    }
+    if experiment.privacy().is_some_and(|section| section.mechanism == Mechanism::Central) {
+        return Err(Undeployable::CentralNoise);
     }
     if config.certs.is_some() && !config.allow_close_levels {
         check_levels(experiment)?;
@@ -145,4 +155,24 @@ fn check_levels(experiment: &Experiment) -> Result<(), Undeployable> {
         return Err(Undeployable::SmallParts { tracks, cohort });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_of_the_server_is_rejected_because_its_seed_is_published() {
+        let checked = |mechanism: &str| {
+            let text = format!(
+                "name = 'x'\nrounds = 2\ncohort = 20\n\
+                 data = {{ source = {{ kind = 'glyphs', devices = 40 }} }}\nmodel = {{ kind = 'linear' }}\n\
+                 local = {{ epochs = 1, batch = 10, learning_rate = 0.1 }}\nalgorithm = [{{ kind = 'fedavg' }}]\n\
+                 weights = 'uniform'\nprivacy = {{ epsilon = 8, clip = 0.3, mechanism = '{mechanism}' }}\n"
+            );
+            check(&ServerConfig::default(), &Experiment::parse(&text).unwrap())
+        };
+        assert_eq!(checked("distributed"), Ok(()));
+        assert_eq!(checked("central"), Err(Undeployable::CentralNoise));
+    }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::noise::NoiseTooLarge;
 use super::{Delta, Excess, Noise, Rho, SampledRound};
+use crate::cohort::Sampling;
 use crate::question::Ask;
 use crate::stream::{Purpose, Stream};
 use crate::terms::{Clip, Terms, TrackSchedule};
@@ -192,10 +193,13 @@ impl PrivacyPlan {
     }
 
     /// Returns the divergences of one round for a reader of the models, who does not know the
-    /// cohorts, if each is a sample of the share `q` of all devices. Returns `None` if cohorts are
-    /// not independent samples, because devices wait between two rounds.
-    pub fn sampled_round(&self, q: f64, tracks: u64) -> Option<SampledRound> {
-        (self.rounds_between <= 1).then(|| SampledRound::new(q, self.track_round * tracks))
+    /// cohorts, if each is drawn from this many devices. Returns `None` if cohorts are not
+    /// independent samples: devices wait between two rounds, or their availability depends on the
+    /// time of day.
+    pub fn sampled_round(&self, sampling: &Sampling, devices: usize, tracks: u64) -> Option<SampledRound> {
+        let q = (sampling.cohort_size as f64 / devices.max(1) as f64).min(1.0);
+        let independent = self.rounds_between <= 1 && sampling.availability.diurnal.is_none();
+        independent.then(|| SampledRound::new(q, self.track_round * tracks))
     }
 }
 

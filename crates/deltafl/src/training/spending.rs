@@ -14,6 +14,9 @@ use crate::terms::{Clip, TrackSchedule};
 /// The name of C in the track's memory.
 const CLIP: &str = "privacy.clip";
 
+/// Present in the memory of the first track if cohorts were not drawn from all devices.
+const PARTIAL: &str = "privacy.partial";
+
 /// The privacy that a run has spent up to a round, and the clipping of that round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrivacySpent {
@@ -35,13 +38,15 @@ pub struct PrivacySpent {
 pub(super) struct Spending {
     /// ρ of the current round per track, over all its cohorts.
     by_track: Vec<Rho>,
+    /// Whether the cohort of the round was drawn from all devices.
+    pub(super) drawn_from_all: bool,
     /// The cost of one round for readers of the models, for this number of devices.
     readers: Option<(usize, Option<SampledRound>)>,
 }
 
 impl Spending {
     pub(super) fn new(plan: &Plan) -> Self {
-        Self { by_track: vec![Rho::ZERO; plan.tracks.len()], readers: None }
+        Self { by_track: vec![Rho::ZERO; plan.tracks.len()], drawn_from_all: true, readers: None }
     }
 
     /// Adds the cost of a sum of a track.
@@ -76,7 +81,12 @@ impl Spending {
         let worst = (0..privacy.rounds_between.max(1)).map(total).fold(0.0, f64::max);
         let every_round = Rho::new(worst).epsilon(privacy.delta);
         let server = (privacy.mechanism == Mechanism::Distributed).then_some(every_round);
-        let sampled = self.readers(plan, privacy, devices);
+        let shared = &mut state.tracks[0].memory;
+        if !self.drawn_from_all {
+            shared.set_number(PARTIAL, 1.0);
+        }
+        let is_partial = shared.number(PARTIAL).is_some();
+        let sampled = self.readers(plan, privacy, devices).filter(|_| !is_partial);
         let readers = sampled.map_or(f64::INFINITY, |sampled| sampled.epsilon(round + 1, privacy.delta));
         Some((server, readers.min(every_round)))
     }
@@ -87,8 +97,7 @@ impl Spending {
                 TrackSchedule::Together => plan.tracks.len() as u64,
                 TrackSchedule::InTurn | TrackSchedule::Apart => 1,
             };
-            let q = plan.sampling.cohort_size as f64 / devices.max(1) as f64;
-            self.readers = Some((devices, privacy.sampled_round(q.min(1.0), tracks)));
+            self.readers = Some((devices, privacy.sampled_round(&plan.sampling, devices, tracks)));
         }
         self.readers.as_ref().and_then(|(_, sampled)| sampled.as_ref())
     }

@@ -1,5 +1,9 @@
 //! Runs with differential privacy.
 
+use std::num::NonZeroU32;
+
+use deltafl::cohort::Diurnal;
+use deltafl::exchange::Reachable;
 use deltafl::privacy::{ClipRule, Delta, Mechanism, PrivacyPlan, Rho};
 use deltafl::terms::Weights;
 
@@ -124,6 +128,35 @@ fn records_contain_the_privacy_spent_for_each_adversary() {
     let central = run(&federation, &central, 2).rounds[4].privacy.unwrap();
     assert_eq!(central.epsilon_server, None);
     assert!((central.epsilon_readers / guaranteed.epsilon(delta) - 1.0).abs() < 0.02, "{central:?}");
+}
+
+#[test]
+fn cohorts_of_connected_devices_and_of_a_time_of_day_are_not_amplified() {
+    let spec: Glyphs = toml::from_str("devices = 80\nseed = 3").unwrap();
+    let federation = Spec::Glyphs(spec).build();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let plan = |availability: Availability| {
+        let plan = noisy_plan(TrackSchedule::InTurn, privacy(30.0)).into_builder();
+        plan.cohort(4).availability(availability).build().unwrap()
+    };
+    let last = |records: Records| records.rounds[4].privacy.unwrap();
+    let all = last(run(&federation, &plan(Availability::default()), 2));
+    assert!(all.epsilon_readers < all.epsilon_server.unwrap(), "{all:?}");
+    // Half of the devices are connected in the first round.
+    let mut rounds = 0..5;
+    let connected = move || {
+        let is_first = rounds.next() == Some(0);
+        is_first.then(|| Reachable::Some((0..40).map(|device| device < 20).collect()))
+    };
+    let simulation = Simulation::new(&trainer, &federation).unwrap();
+    let mut exchange = Intercepted::new(simulation).on_reachable(connected);
+    let some = last(run_on(&mut exchange, &plan(Availability::default()), &trainer));
+    assert_eq!(some.epsilon_server, Some(some.epsilon_readers));
+    let diurnal = Diurnal { period: NonZeroU32::new(4).unwrap(), low: 0.9.try_into().unwrap() };
+    let daily = plan(Availability { diurnal: Some(diurnal), ..Availability::default() });
+    let daily = last(run(&federation, &daily, 2));
+    assert_eq!(daily.epsilon_server, Some(daily.epsilon_readers));
 }
 
 #[test]
