@@ -54,6 +54,14 @@ pub enum CompareError {
     /// The two runs have no track of the same name.
     #[error("the two runs have no track of the same name")]
     NoCommonTrack,
+    /// The two runs have different metrics.
+    #[error("the two runs have different metrics: {before} and {after}")]
+    DifferentMetrics {
+        /// The primary metric of the first run.
+        before: &'static str,
+        /// The primary metric of the second run.
+        after: &'static str,
+    },
     /// The two runs evaluated no device in common.
     #[error("the two runs have no device in common")]
     NoCommonDevice,
@@ -75,7 +83,7 @@ impl Explain for CompareError {
             }
             Self::OneTrack { .. } => Some("name a second run".to_owned()),
             Self::NoCommonTrack => Some("name the tracks: RUN:TRACK".to_owned()),
-            Self::NoCommonDevice => None,
+            Self::DifferentMetrics { .. } | Self::NoCommonDevice => None,
         }
     }
 
@@ -89,8 +97,8 @@ impl Explain for CompareError {
 ///
 /// # Errors
 ///
-/// Fails if a run cannot be read, a track is unknown or ambiguous, or the runs have no track or
-/// device in common.
+/// Fails if a run cannot be read, a track is unknown or ambiguous, or the runs have no metric, track
+/// or device in common.
 pub fn compare(
     before: &str,
     after: Option<&str>,
@@ -100,6 +108,11 @@ pub fn compare(
     let mut after = after.map(Operand::read).transpose()?;
     if let Some(after) = after.as_mut().filter(|after| after.folder != before.folder) {
         distinguish(&mut before, after);
+    }
+    if let (Some(a), Some(b)) = (before.metric(), after.as_ref().and_then(Operand::metric))
+        && a != b
+    {
+        return Err(CompareError::DifferentMetrics { before: a.title, after: b.title });
     }
     let mut comparisons = Vec::new();
     for (a, b) in pairs(&before, after.as_ref())? {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use deltafl::exchange::SplitEvaluation;
+use deltafl::task::Metric;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RunFolderError};
 
@@ -50,6 +51,11 @@ impl Operand {
         let tracks = tracks(&experiment);
         let (name, folder) = (experiment.name().to_owned(), folder.to_owned());
         Ok(Self { name, folder, experiment, rounds, tracks, track: None, seeds })
+    }
+
+    /// The primary metric of its task.
+    pub(super) fn metric(&self) -> Option<&'static Metric> {
+        self.seeds.iter().flatten().next().map(|evaluation| evaluation.task.primary())
     }
 
     pub(super) fn baseline(&self) -> usize {

@@ -184,9 +184,7 @@ pub(super) fn compare(
     };
     let metric = first.task.primary();
     // Different losses of a regression are not comparable.
-    let comparable =
-        if split == Split::Test { second.task.primary() == metric } else { second.task == first.task };
-    if !comparable {
+    if split == Split::Train && second.task != first.task {
         return None;
     }
     let measure =

@@ -111,6 +111,10 @@ fn comparisons_and_searches_use_the_metric_of_the_task() {
     workdir.printed("run x.toml --quiet --set model.huber=1000 --out huber");
     let told = workdir.printed("compare r huber --resamples 50");
     assert!(told.contains("test RMSE of") && !told.contains("train loss of"), "{told}");
+    let classes = workdir.path("classes");
+    run_folders::made_up(&classes, 10, 2);
+    let error = workdir.refusal("compare r classes");
+    assert!(error.contains("different metrics: RMSE and error"), "{error}");
     for train in ["0.5", "0.7"] {
         let split = format!("--set data.split={{within={{train={train}}}}}");
         workdir.printed(&format!("run x.toml --quiet {split} --out {train}"));
