@@ -251,6 +251,8 @@ fn errors_point_at_the_line_of_the_experiment() {
     }
     let said = wrong("cohort = 6", "cohorte = 6");
     assert!(said.contains("wrong.toml:5") && said.contains("unknown field `cohorte`"), "{said}");
+    let flat: String = said.split(['│', '\n']).map(str::trim).collect();
+    assert!(flat.contains("`model`, `algorithm`") && !flat.contains("resolved"), "{said}");
     assert!(wrong("rounds = 12", "rounds = 0").contains("wrong.toml:4"));
     assert!(
         wrong("learning_rate = 0.1", "learning_rate = -1")

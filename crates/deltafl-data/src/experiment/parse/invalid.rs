@@ -57,11 +57,13 @@ fn plain(message: &str) -> String {
     word.map_or_else(|| message.to_owned(), |word| format!("{before}expected {word}"))
 }
 
-/// Adds a suggestion to the error of an unknown key. Only the command writes `resolved`.
+/// Adds a suggestion to the error of an unknown key. Only the command writes `resolved`. The keys
+/// `model` and `algorithm` are parsed separately.
 fn unknown_key(message: &str, rest: &str) -> String {
-    let message = message.replace(", `resolved`", "");
+    let listed_all = |text: &str| text.replace("`resolved`", "`model`, `algorithm`");
+    let (message, rest) = (listed_all(message), listed_all(rest));
     let Some((key, listed)) = rest.split_once('`') else { return message };
-    let known = listed.split('`').skip(1).step_by(2).filter(|name| *name != "resolved");
+    let known = listed.split('`').skip(1).step_by(2);
     let close = known.map(|name| (distance(key, name), name)).min();
     match close {
         Some((steps, name)) if steps <= 2 && steps < key.chars().count() => {
