@@ -94,6 +94,10 @@ fn a_regression_is_reported_with_its_metrics_and_directions() {
          const cell = document.querySelector('[data-figure=track-5]').nextSibling; return [b > a, cell.className]; })()";
     let told = browser.value(told);
     assert_eq!(told[1], if told[0] == true { "gain" } else { "loss" }, "higher is better");
+    // A long name of a device takes no room from the chart beside it.
+    let long = "(() => { const chart = document.getElementById('scatter'), before = chart.clientWidth; \
+         document.querySelector('#found .id').textContent = 'x'.repeat(300); return chart.clientWidth > 0.9 * before; })()";
+    assert_eq!(browser.value(long), true);
     super::page::keep("regression", &browser.picture());
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

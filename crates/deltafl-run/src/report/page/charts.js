@@ -152,7 +152,8 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
       traces.push({ ...band, y: edge(-1) }, { ...band, y: edge(1), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
     }
     traces.push({
-      type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean,
+      // A single point has no line.
+      type: "scatter", mode: run.rounds.length > 1 ? "lines" : "markers", name, legendgroup: name, x: xs(t), y: mean,
       customdata: known ? known.map((bounds) => range(bounds, (value) => number(measure, value))) : run.rounds,
       showlegend: isCompared,
       line: { color: look.colour, dash: look.dash, width: !isCompared ? 1 : t === track ? 3.2 : 1.8 },
