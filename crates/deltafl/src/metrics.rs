@@ -1,7 +1,10 @@
 //! The figures of the paper's tables.
 //!
-//! Train devices: the loss weighted by α_k, and the objective F_θ. Test and validation devices: the
+//! Train devices: the loss weighted by n_k, and the objective F_θ. Test and validation devices: the
 //! first metric of the task (for classes the misclassification error), with equal weights.
+//!
+//! The weights of train devices are the paper's α_k = n_k for every choice of
+//! [`Weights`](crate::terms::Weights), so that runs with different choices can be compared.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +51,7 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| interpolated(&sorted, f64::from(tau) / 100.0)) })
     }
 
-    /// Computes figures over devices with weights α_k. Percentiles invert the distribution
+    /// Computes figures over devices with these weights. Percentiles invert the distribution
     /// function. Returns `None` without devices.
     pub fn weighted(values: &[(f64, u64)]) -> Option<Self> {
         let total: u64 = values.iter().map(|(_, weight)| weight).sum();
@@ -88,7 +91,7 @@ impl Figures {
 }
 
 /// Returns F_θ(w) of a track: the superquantile at its θ of the losses of the train devices,
-/// weighted by α_k (eq. 1).
+/// weighted by n_k (eq. 1).
 ///
 /// The losses exclude the penalty on w. Returns `None` for other splits, without devices, and if a
 /// loss is not finite.

@@ -65,7 +65,7 @@ pub struct TrackSummary {
     /// The same for the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<FiguresOverSeeds>,
-    /// Loss of the train devices, weighted by α_k.
+    /// Loss of the train devices, weighted by n_k.
     pub train_loss: Option<FiguresOverSeeds>,
     /// The dispersion of the loss over the train devices, with equal weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -389,8 +389,8 @@ function drawAll() {
   at("eta-note").textContent =
     "Devices with a loss of at least η belong to the tail. η is the (1−θ)-quantile of the cohort's losses. In private mode the server computes it from sums of histograms.";
   at("losses-note").textContent = about.open
-    ? "The 10th to the 90th percentile of the reported losses, weighted by examples."
-    : "The 10th to the 90th percentile of the losses, weighted by examples, computed from secure sums of histograms. The width of a percentile is the uncertainty due to the bins. The server does not learn the loss of a device.";
+    ? "The 10th to the 90th percentile of the reported losses, with the weights of the experiment."
+    : "The 10th to the 90th percentile of the losses, with the weights of the experiment, computed from secure sums of histograms. The width of a percentile is the uncertainty due to the bins. The server does not learn the loss of a device.";
   at("loss-section").hidden = !about.open;
   drawNow();
   drawRounds();
