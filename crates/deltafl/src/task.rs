@@ -199,8 +199,9 @@ impl Task {
     }
 }
 
-/// Computes R² from Σr², Σy and Σy². It is undefined if all targets of a device are equal. It is
-/// then 1 for exact predictions and 0 otherwise, as in scikit-learn.
+/// Computes R² from Σr², Σy and Σy². It is undefined if all targets of a device are equal, up to a
+/// millionth of their magnitude. It is then 1 for exact predictions and 0 otherwise, as in
+/// scikit-learn.
 fn r_squared(residuals: f64, sum: f64, squares: f64, n: f64) -> f64 {
     let spread = squares - sum * sum / n;
     // A sum of squares due to rounding alone is not a variance.
