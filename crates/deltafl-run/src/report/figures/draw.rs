@@ -87,6 +87,10 @@ fn draw_chart<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, 
     for entry in &entries {
         draw_legend_entry(&legend, entry, scale)?;
     }
+    // Numbers of five characters leave room for the name of the axis.
+    let longest =
+        [chart.y.from, chart.y.to].map(|end| tick(end.trunc()).len()).into_iter().max().unwrap_or(0);
+    let labels = 62 + 8 * longest.saturating_sub(5) as u32;
     let mut builder = ChartBuilder::on(&plot);
     builder
         .margin_top(scale.px(6))
@@ -94,7 +98,7 @@ fn draw_chart<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, 
         .margin_right(scale.px(20))
         .margin_bottom(scale.px(6))
         .x_label_area_size(scale.px(44))
-        .y_label_area_size(scale.px(62));
+        .y_label_area_size(scale.px(labels));
     let y = chart.y.from..chart.y.to;
     if chart.x.logarithmic {
         let x = (chart.x.from..chart.x.to).log_scale();
@@ -231,6 +235,10 @@ where
                     context.draw_series(DashedLineSeries::new(finite(points), dash, gap, stroke))?
                 }
             };
+            // A single point has no line.
+            if let [only] = finite(points)[..] {
+                context.draw_series([Circle::new(only, scale.px(3), look.colour.filled())])?;
+            }
         }
         Layer::Band { colour, points } => {
             let lower = points.iter().map(|&(x, lower, _)| (x, lower));

@@ -28,6 +28,23 @@ const DASHES: [Option<(u32, u32)>; 6] =
 pub(super) fn look(place: Option<usize>) -> Look {
     match place {
         None => Look { colour: GREY, dash: None },
-        Some(i) => Look { colour: COLOURS[i % COLOURS.len()], dash: DASHES[i % DASHES.len()] },
+        // Each repetition of the colours has other dashes.
+        Some(i) => {
+            let dash = DASHES[(i + i / COLOURS.len()) % DASHES.len()];
+            Look { colour: COLOURS[i % COLOURS.len()], dash }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracks_of_the_same_colour_have_different_dashes() {
+        let looks: Vec<Look> = (0..COLOURS.len() * DASHES.len()).map(|i| look(Some(i))).collect();
+        for (i, look) in looks.iter().enumerate() {
+            assert!(!looks[..i].contains(look), "{i}");
+        }
     }
 }

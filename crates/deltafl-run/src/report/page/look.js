@@ -25,7 +25,9 @@ function lookOf(run, track) {
   if (track === run.baseline) return { colour: isDark() ? "#b8b4ad" : "#6b6f73", dash: "solid" };
   const place = run.levels.indexOf(track) - 1;
   const hues = isDark() ? HUES_ON_DARK : HUES;
-  return { colour: hues[place % hues.length], dash: DASHES[place % DASHES.length] };
+  // Each repetition of the colours has other dashes.
+  const repetition = Math.floor(place / hues.length);
+  return { colour: hues[place % hues.length], dash: DASHES[(place + repetition) % DASHES.length] };
 }
 
 function faded(colour, opacity) {
