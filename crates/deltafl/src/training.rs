@@ -208,7 +208,7 @@ fn finished_round(
     loop {
         let present = exchange.reachable()?;
         // A cohort of the devices that are connected is no sample of all devices.
-        spending.drawn_from_all = present == Reachable::Everyone;
+        spending.drawn_from_all &= present == Reachable::Everyone;
         let reached = || cohort.iter().all(|drawn| present.contains(drawn.device));
         if attempt > 0 || exchange.devices() != devices || !reached() {
             let draw = Draw { seed: state.seed, round: state.round, attempt };

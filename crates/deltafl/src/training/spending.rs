@@ -14,9 +14,6 @@ use crate::terms::{Clip, TrackSchedule};
 /// The name of C in the track's memory.
 const CLIP: &str = "privacy.clip";
 
-/// Present in the memory of the first track if cohorts were not drawn from all devices.
-const PARTIAL: &str = "privacy.partial";
-
 /// The privacy that a run has spent up to a round, and the clipping of that round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrivacySpent {
@@ -38,7 +35,7 @@ pub struct PrivacySpent {
 pub(super) struct Spending {
     /// ρ of the current round per track, over all its cohorts.
     by_track: Vec<Rho>,
-    /// Whether the cohort of the round was drawn from all devices.
+    /// Whether all cohorts so far were drawn from all devices.
     pub(super) drawn_from_all: bool,
     /// The cost of one round for readers of the models, for this number of devices.
     readers: Option<(usize, Option<SampledRound>)>,
@@ -81,12 +78,7 @@ impl Spending {
         let worst = (0..privacy.rounds_between.max(1)).map(total).fold(0.0, f64::max);
         let every_round = Rho::new(worst).epsilon(privacy.delta);
         let server = (privacy.mechanism == Mechanism::Distributed).then_some(every_round);
-        let shared = &mut state.tracks[0].memory;
-        if !self.drawn_from_all {
-            shared.set_number(PARTIAL, 1.0);
-        }
-        let is_partial = shared.number(PARTIAL).is_some();
-        let sampled = self.readers(plan, privacy, devices).filter(|_| !is_partial);
+        let sampled = self.drawn_from_all.then(|| self.readers(plan, privacy, devices)).flatten();
         let readers = sampled.map_or(f64::INFINITY, |sampled| sampled.epsilon(round + 1, privacy.delta));
         Some((server, readers.min(every_round)))
     }
