@@ -206,7 +206,7 @@ def test_targets_of_another_task_are_rejected(cohort: Any) -> None:
     for targets, task, message in cases:
         data = dfl.Federation.from_arrays(inputs, targets, devices)
         module = dfl_torch.Module(torch.nn.Linear(2, 1 if task == "binary" else 3), task=task, cohort=cohort, device="cpu")
-        with pytest.raises(dfl.TrainerError, match=message):
+        with pytest.raises(dfl.Error, match=message):
             dfl.train(data, module, dfl.FedAvg(), **SHORT)
 
 

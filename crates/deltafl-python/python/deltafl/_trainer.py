@@ -329,8 +329,9 @@ class Bridge:
 def check_task(federation: Federation, trainer: Trainer) -> None:
     """Rejects real targets for a task of classes, and classes for a regression."""
     layout, task = federation._layout, trainer.task
-    per_position = layout is not None and layout.has_positions
-    are_real = layout.has_real_positions if layout is not None and per_position else not federation.classes
+    if layout is not None and layout.has_positions:
+        return  # The trainer decides: several classes, or a probability for each class.
+    are_real = not federation.classes
     if are_real and task != "regression":
         raise InvalidInput(f'the targets are real numbers, but the trainer has task={task!r}: use task="regression"')
     if not are_real and task == "regression":
